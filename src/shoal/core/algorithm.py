@@ -1,0 +1,127 @@
+"""The contract between an algorithm and everything else: pure functions of (state, batch).
+
+An algorithm never knows its topology. `gradients` is split from what happens to them, so that a learner may apply them, a
+group may average them and a shared table may add them. Who implements it: `algos`. Who calls it: `roles`.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple, Protocol
+
+from shoal.core.spec import EnvSpec
+from shoal.core.trajectory import Array, Trajectory
+
+Params = dict[str, Any]
+
+
+class Moments(NamedTuple):
+    """Running count, mean and sum of squared deviations; merged by Chan's formula, never averaged."""
+
+    count: Array  # []
+    mean: Array  # [...]
+    m2: Array  # [...]
+
+
+class RewardScale(NamedTuple):
+    """The spread of discounted returns, and each environment's return so far."""
+
+    moments: Moments
+    returns: Array  # [B]
+
+
+class LearnerState(NamedTuple):
+    """All that learning carries from update to update. Every leaf is an array, so that a checkpoint is a list of them."""
+
+    params: Params
+    moments: Any  # of the optimiser
+    obs: Moments | None  # observation statistics, None when observations stay as they are
+    reward: RewardScale | None
+    step: Array  # [] int32: gradients applied
+    progress: Array  # [] float32: share of the budget that is spent, from 0 to 1; schedules read it
+    extra: dict[str, Array]  # what only one algorithm needs: target networks, temperatures
+
+
+class ActorState(NamedTuple):
+    """All that acting needs, and nothing else: it travels whole, as one float32 vector."""
+
+    params: Params  # the policy's; the value's stay with the learner
+    obs_mean: Array | None
+    obs_scale: Array | None
+
+
+class Feedback(NamedTuple):
+    """What a gradient tells besides itself."""
+
+    metrics: dict[str, Array]  # scalars
+    stop: Array  # [] bool: no further minibatch of this update should be applied
+
+
+class Unrolls(NamedTuple):
+    """Learns from unrolls as they come. `fresh`: each begins with a reset, so that none is wasted on autoreset."""
+
+    length: int
+    fresh: bool = False
+
+
+class Minibatches(NamedTuple):
+    """How a batch is cut: `epochs` passes of `count` minibatches; whole columns when the net is recurrent."""
+
+    epochs: int
+    count: int
+    by_column: bool
+
+
+class Task(NamedTuple):
+    """What an algorithm is built for."""
+
+    spec: EnvSpec
+    envs: int  # columns of the batch: actors x environments each
+
+
+class Optimiser(Protocol):
+    """An element-wise optax transformation without its learning rate: valid on any slice of the weights."""
+
+    def init(self, params: Any) -> Any: ...
+    def update(self, updates: Any, state: Any, params: Any = None) -> tuple[Any, Any]: ...
+
+
+class Algorithm(Protocol):
+    """Hashable and without state of its own: two equal ones compile once."""
+
+    @property
+    def experience(self) -> Unrolls: ...
+
+    @property
+    def minibatches(self) -> Minibatches: ...
+
+    @property
+    def optimiser(self) -> Optimiser: ...
+
+    def init(self, key: Array) -> LearnerState: ...
+
+    def rate(self, state: LearnerState) -> Array:
+        """The learning rate now."""
+
+    def actor_state(self, state: LearnerState) -> ActorState: ...
+
+    def initial_carry(self, envs: int) -> dict[str, Array]:
+        """The recurrent state at the start of an episode, {} for feed-forward."""
+
+    def act(
+        self, actor: ActorState, obs: Array, carry: dict[str, Array], first: Array, key: Array, explore: Array
+    ) -> tuple[Array, dict[str, Array], dict[str, Array]]:
+        """(action, extras, carry) for B environments. `explore` [B] scales the noise: 1 samples, 0 is greedy."""
+
+    def prepare(
+        self, state: LearnerState, acted: ActorState | None, trajectory: Trajectory, key: Array
+    ) -> tuple[LearnerState, Any]:
+        """Once an unroll: statistics, log-probabilities, advantages. A batch whose arrays begin with [T, B].
+
+        `acted` is what acted, where the learner still holds it; otherwise `extras` has what is needed.
+        """
+
+    def gradients(self, state: LearnerState, minibatch: Any, key: Array) -> tuple[Params, Feedback]:
+        """Of the loss on one minibatch, clipped. The caller's reduction and optimiser come after."""
+
+    def settle(self, state: LearnerState, params: Params) -> LearnerState:
+        """Take in params from anywhere (optimiser, table, parent): targets follow, the step counts."""

@@ -1,0 +1,91 @@
+"""Typed settings from files and words: frozen dataclasses, whose field docstrings are the help."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import inspect
+import textwrap
+import typing
+from collections.abc import Mapping
+from functools import cache
+from typing import Annotated, Any, TypeVar
+
+import msgspec
+
+from shoal.core.errors import BadInput, nearest
+
+C = TypeVar("C")
+
+Positive = Annotated[int, msgspec.Meta(ge=1)]
+NonNegative = Annotated[int, msgspec.Meta(ge=0)]
+PositiveFloat = Annotated[float, msgspec.Meta(gt=0)]
+NonNegativeFloat = Annotated[float, msgspec.Meta(ge=0)]
+Fraction = Annotated[float, msgspec.Meta(ge=0, le=1)]
+
+
+@cache
+def field_help(config: type) -> dict[str, str]:
+    """{field: docstring below it}, read from the class's source."""
+    tree = ast.parse(textwrap.dedent(inspect.getsource(config)))
+    body = typing.cast(ast.ClassDef, tree.body[0]).body
+    found: dict[str, str] = {}
+    for statement, following in zip(body, body[1:], strict=False):
+        if (
+            isinstance(statement, ast.AnnAssign)
+            and isinstance(statement.target, ast.Name)
+            and isinstance(following, ast.Expr)
+            and isinstance(following.value, ast.Constant)
+            and isinstance(following.value.value, str)
+        ):
+            found[statement.target.id] = " ".join(following.value.value.split())
+    return found
+
+
+@cache
+def _hints(config: type) -> dict[str, Any]:
+    return typing.get_type_hints(config, include_extras=True)
+
+
+def _from_word(value: Any, kind: Any) -> Any:
+    """Words of the command line become what the type asks for: lists are split at commas, `none` is None."""
+    if not isinstance(value, str):
+        return value
+    bare = typing.get_args(kind)[0] if typing.get_origin(kind) is Annotated else kind
+    options = typing.get_args(bare) if not isinstance(bare, type) else ()
+    if value.lower() in ("none", "null") and type(None) in options:
+        return None
+    origins = {typing.get_origin(option) for option in (bare, *options)}
+    if tuple in origins:
+        return [word for word in value.strip("()[] ").replace(" ", "").split(",") if word]
+    return value
+
+
+def build(config: type[C], values: Mapping[str, Any], prefix: str = "") -> C:
+    """A `config` from loose values (words or numbers). Unknown names and wrong types say what would be right."""
+    names = [f.name for f in dataclasses.fields(typing.cast(Any, config))]
+    loose = {name.replace("-", "_"): value for name, value in values.items()}
+    for name in loose:
+        if name not in names:
+            known = f" It has: {', '.join(names)}." if names else " It has no fields."
+            raise BadInput(f"unknown setting --{prefix}{name}.{nearest(name, names) or known}")
+    typed: dict[str, Any] = {}
+    for name, value in loose.items():
+        kind = _hints(config)[name]
+        try:
+            typed[name] = msgspec.convert(_from_word(value, kind), kind, strict=False)
+        except msgspec.ValidationError as error:
+            rule = str(error).split(" - at `$")[0].replace("`", "")
+            raise BadInput(f"--{prefix}{name} is {value!r}: {rule[:1].lower()}{rule[1:]}") from None
+    return config(**typed)
+
+
+def replace(config: C, values: Mapping[str, Any], prefix: str = "") -> C:
+    """`config` with some fields changed, checked as by `build`."""
+    kept = {f.name: getattr(config, f.name) for f in dataclasses.fields(typing.cast(Any, config))}
+    return build(type(config), {**kept, **{k.replace("-", "_"): v for k, v in values.items()}}, prefix)
+
+
+def as_dict(config: Any) -> dict[str, Any]:
+    """Plain values, ready for JSON."""
+    return typing.cast(dict[str, Any], msgspec.to_builtins(dataclasses.asdict(config)))

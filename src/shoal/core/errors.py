@@ -1,0 +1,30 @@
+"""What can go wrong, sorted by whose turn it is: the user's (`BadInput`, exit code 2) or the run's (`RunFailed`, 1)."""
+
+import difflib
+from collections.abc import Iterable
+
+
+class ShoalError(Exception):
+    """Any error that Shoal raises on purpose. Its message is one line that names the value and the rule."""
+
+    exit_code = 1
+
+
+class BadInput(ShoalError):
+    """The request cannot be met as it stands; nothing was started and nothing was lost."""
+
+    exit_code = 2
+
+
+class RunFailed(ShoalError):
+    """The run began and could not go on; what it had learnt is in its checkpoints."""
+
+
+class EnvFault(ShoalError):
+    """An environment raised, hung or returned what is not a number."""
+
+
+def nearest(name: str, valid: Iterable[str], most: int = 3) -> str:
+    """` Did you mean 'a' or 'b'?` for the closest valid names, or an empty string."""
+    close = difflib.get_close_matches(name, list(valid), n=most, cutoff=0.5)
+    return f" Did you mean {' or '.join(repr(c) for c in close)}?" if close else ""

@@ -1,0 +1,141 @@
+"""A program: roles joined by ports, as data. A topology writes it, a runtime runs it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+
+from shoal.core.errors import BadInput
+from shoal.core.ports import Op
+from shoal.core.record import Record
+
+
+@dataclass(frozen=True, kw_only=True)
+class StreamSpec:
+    lanes: int
+    depth: int  # slots a lane
+    record: Record
+    kind = "Stream"
+
+
+@dataclass(frozen=True, kw_only=True)
+class BoardSpec:
+    size: int
+    history: int
+    kind = "Board"
+
+
+@dataclass(frozen=True, kw_only=True)
+class TableSpec:
+    size: int
+    consistency: str
+    kind = "Table"
+
+
+@dataclass(frozen=True, kw_only=True)
+class CallSpec:
+    clients: int
+    question: Record
+    answer: Record
+    kind = "Call"
+
+
+@dataclass(frozen=True, kw_only=True)
+class GroupSpec:
+    members: int
+    size: int
+    kind = "Group"
+
+
+PortSpec = StreamSpec | BoardSpec | TableSpec | CallSpec | GroupSpec
+Ports = Mapping[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fault:
+    """Something broke and was put right; `detail` has the original traceback where there is one."""
+
+    role: str
+    kind: str  # env_raised, env_nan, env_hung, actor_died
+    detail: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Episode:
+    """A finished training episode."""
+
+    ret: float
+    length: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Report:
+    """What the main role says after each update. Times are seconds, on the machine's monotonic clock."""
+
+    version: int
+    env_steps: int  # since the start of this process
+    began_at: float  # the first environment step
+    ended_at: float
+    episodes: tuple[Episode, ...]
+    metrics: Mapping[str, float]
+    state: Any  # the learner's
+
+
+@dataclass
+class Context:
+    """What a runtime gives to a role."""
+
+    name: str
+    fault: Callable[[Fault], None]  # say that something broke and was put right
+    beat: Callable[[], None] = lambda: None  # I am alive: called at every environment step
+    killable: bool = False  # a watcher replaces this role when it stops beating
+
+
+Steps = Generator[Op[Any] | Report, Any, None]
+
+
+class Role(Protocol):
+    """A loop. It yields an `Op` where it may have to wait, and the main role a `Report` after each update."""
+
+    def run(self) -> Steps: ...
+
+    def snapshot(self) -> dict[str, np.ndarray]:
+        """What `restore` needs to go on from here, bit for bit; {} if that cannot be had."""
+
+    def restore(self, arrays: Mapping[str, np.ndarray]) -> None: ...
+
+    def close(self) -> None: ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class RoleSpec:
+    """How to make a role. `build` may be sent to another process, so it holds recipes and no live things."""
+
+    name: str
+    build: Callable[[Ports, Context], Role]
+    main: bool = False  # runs where the program was started, and reports
+    core: int | None = None  # the core it would like to stay on, counted from 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Program:
+    roles: tuple[RoleSpec, ...]
+    ports: Mapping[str, PortSpec] = field(default_factory=dict)
+    whole: Any = None  # what `fused` compiles instead of running roles; None where that makes no sense
+
+    @property
+    def requires(self) -> frozenset[str]:
+        return frozenset(spec.kind for spec in self.ports.values())
+
+
+def check_fits(program: Program, runtime: str, provides: frozenset[str], topology: str) -> None:
+    """Refuse a program before anything starts, naming the port that the runtime lacks."""
+    missing = sorted(program.requires - provides)
+    if missing:
+        raise BadInput(
+            f"topology {topology!r} needs the port {', '.join(missing)}, which runtime {runtime!r} does not provide"
+            f" (it provides {', '.join(sorted(provides)) or 'none'})"
+        )

@@ -1,0 +1,98 @@
+"""What an environment shows and takes, in Shoal's own words: flat arrays with a documented order.
+
+Observations are one array an environment: a float32 vector, or an NHWC uint8 image. Actions are one array too:
+
+| Gymnasium space | parts | array for B environments |
+| --- | --- | --- |
+| Discrete(n) | one Categorical | int32 [B] |
+| MultiDiscrete(nvec) | one Categorical with several sizes | int32 [B, len(nvec)] |
+| MultiBinary(n) | one Binary | int32 [B, n] |
+| Box(low, high) | one Continuous | float32 [B, n], in normalised coordinates: -1 is low, 1 is high |
+| Tuple, Dict | the parts of its members, in order | float32 [B, width]; integers are stored exactly |
+"""
+
+from __future__ import annotations
+
+import msgspec
+import numpy as np
+
+
+class Categorical(msgspec.Struct, frozen=True, tag=True):
+    """Integers, entry i from 0 to sizes[i] - 1."""
+
+    sizes: tuple[int, ...]
+
+    @property
+    def width(self) -> int:
+        return len(self.sizes)
+
+
+class Binary(msgspec.Struct, frozen=True, tag=True):
+    """Independent bits."""
+
+    size: int
+
+    @property
+    def width(self) -> int:
+        return self.size
+
+
+class Continuous(msgspec.Struct, frozen=True, tag=True):
+    """Real numbers. Actions are normalised: what the policy calls -1 and 1 are `low` and `high` to the environment.
+
+    An entry without finite bounds is passed through unscaled and unclipped.
+    """
+
+    low: tuple[float, ...]
+    high: tuple[float, ...]
+
+    @property
+    def width(self) -> int:
+        return len(self.low)
+
+
+ActionPart = Categorical | Binary | Continuous
+
+
+class ActionSpec(msgspec.Struct, frozen=True):
+    """The parts of an action, in the order of their columns."""
+
+    parts: tuple[ActionPart, ...]
+    scalar: bool = False  # a lone Discrete: the array is [B], not [B, 1]
+
+    @property
+    def width(self) -> int:
+        return sum(part.width for part in self.parts)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of one environment's action."""
+        return () if self.scalar else (self.width,)
+
+    @property
+    def dtype(self) -> np.dtype[np.generic]:
+        mixed = any(isinstance(part, Continuous) for part in self.parts)
+        return np.dtype(np.float32 if mixed else np.int32)
+
+
+class ObsSpec(msgspec.Struct, frozen=True):
+    """One environment's observation: `(n,)` float32, or `(height, width, channels)` uint8."""
+
+    shape: tuple[int, ...]
+    dtype_name: str = "float32"
+
+    @property
+    def dtype(self) -> np.dtype[np.generic]:
+        return np.dtype(self.dtype_name)
+
+    @property
+    def is_image(self) -> bool:
+        return len(self.shape) == 3
+
+
+class EnvSpec(msgspec.Struct, frozen=True):
+    """What an algorithm must know of its environment."""
+
+    name: str
+    obs: ObsSpec
+    action: ActionSpec

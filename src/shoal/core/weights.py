@@ -1,0 +1,61 @@
+"""Weights are one vector: a tree of arrays flattened once, with a layout that says which part is what."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+
+class Layout(NamedTuple):
+    """Names and shapes of a tree's leaves in the order of the vector, and how to put the tree together again."""
+
+    names: tuple[str, ...]
+    shapes: tuple[tuple[int, ...], ...]
+    treedef: Any
+
+    @property
+    def size(self) -> int:
+        return sum(int(np.prod(shape, dtype=np.int64)) for shape in self.shapes)
+
+    @property
+    def fingerprint(self) -> str:
+        """Equal for equal names and shapes: vectors with different fingerprints must not be mixed."""
+        text = ";".join(f"{name}{list(shape)}" for name, shape in zip(self.names, self.shapes, strict=True))
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+    def tree(self, vector: np.ndarray) -> Any:
+        """The tree whose leaves are views of `vector`."""
+        leaves, at = [], 0
+        for shape in self.shapes:
+            size = int(np.prod(shape, dtype=np.int64))
+            leaves.append(vector[at : at + size].reshape(shape))
+            at += size
+        return jax.tree.unflatten(self.treedef, leaves)
+
+
+def leaf_names(tree: Any) -> list[str]:
+    """`policy/0/w` and so on: the path of each leaf, in flattening order."""
+    return [jax.tree_util.keystr(path, simple=True, separator="/") for path, _ in jax.tree.leaves_with_path(tree)]
+
+
+def layout_of(tree: Any) -> Layout:
+    """The layout of a tree of arrays, all of them float32."""
+    leaves, treedef = jax.tree.flatten(tree)
+    for name, leaf in zip(leaf_names(tree), leaves, strict=True):
+        if np.dtype(leaf.dtype) != np.float32:
+            raise TypeError(f"weight {name!r} is {leaf.dtype}; weights are float32")
+    return Layout(tuple(leaf_names(tree)), tuple(tuple(leaf.shape) for leaf in leaves), treedef)
+
+
+def to_vector(tree: Any) -> np.ndarray:
+    """All leaves in one float32 vector of its own memory."""
+    leaves = [np.asarray(leaf, np.float32).reshape(-1) for leaf in jax.tree.leaves(tree)]
+    return np.concatenate(leaves) if leaves else np.zeros(0, np.float32)
+
+
+def params_hash(tree: Any) -> str:
+    """SHA-256 of the weights' bytes: equal if and only if every bit is."""
+    return hashlib.sha256(to_vector(tree).tobytes()).hexdigest()
