@@ -1,0 +1,160 @@
+"""Policy and value from one description: encoder (convolutions, dense layers), perhaps a cell, two heads.
+
+Params, separate:  `{"policy": {"trunk", "head", "log_std"}, "value": {"trunk", "head"}}`
+Params, shared:    `{"trunk", "policy": {"head", "log_std"}, "value": {"head"}}`
+A trunk has `conv0`, ..., `hidden0`, ..., `cell`; `log_std` is there for continuous actions whose spread is one number each.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from shoal.core.algorithm import Params
+from shoal.core.spec import Continuous, EnvSpec
+from shoal.core.trajectory import Array
+from shoal.nets import conv, recurrent
+from shoal.nets.mlp import dense, init_dense, init_mlp, mlp
+from shoal.nets.net import Net, NetConfig
+from shoal.nets.recurrent import Carry
+from shoal.ops.distributions import parameter_size, part_size
+
+__all__ = ["ActorCritic", "Net", "NetConfig"]
+
+POLICY_GAIN = 0.01  # the first policy is nearly uniform, whatever it sees
+VALUE_GAIN = 1.0
+FIRST_LOG_STD = -0.5  # a spread of 0.6 in normalised coordinates: a tenth of the first actions lie outside the bounds
+
+
+@dataclass(frozen=True)
+class ActorCritic:
+    """Shoal's own net. Vectors enter as they are, uint8 images scaled to 0..1.
+
+    A recurrent net (encoder, cell, heads) shares its trunk whatever `shared` says: the carry is one, and acting already has it.
+    """
+
+    config: NetConfig
+    spec: EnvSpec
+
+    def __post_init__(self) -> None:
+        if self.spec.obs.is_image:
+            conv.flat_size(self.spec.obs.shape, self.config.conv)  # refuses what does not fit before anything starts
+
+    @property
+    def recurrent(self) -> bool:
+        return self.config.cell != "none"
+
+    @property
+    def shared(self) -> bool:
+        return self.config.shared or self.recurrent
+
+    def init(self, key: Array) -> Params:
+        key_trunk, key_critic, key_policy, key_value = jax.random.split(key, 4)
+        policy = self._init_policy_head(key_policy)
+        value: Params = {"head": init_dense(key_value, self._features, 1, VALUE_GAIN)}
+        if self.shared:
+            return {"trunk": self._init_trunk(key_trunk), "policy": policy, "value": value}
+        return {
+            "policy": {"trunk": self._init_trunk(key_trunk), **policy},
+            "value": {"trunk": self._init_trunk(key_critic), **value},
+        }
+
+    def initial_carry(self, envs: int) -> Carry:
+        return recurrent.zero_carry(self.config.cell, envs, self.config.cell_size) if self.recurrent else {}
+
+    def policy(self, params: Params, obs: Array, carry: Carry, first: Array) -> tuple[Array, Carry]:
+        trunk = params["trunk"] if self.shared else params["policy"]["trunk"]
+        x = self._encode(trunk, obs)
+        if self.recurrent:
+            x, carry = recurrent.step(trunk["cell"], self.config.cell, x, carry, first)
+        return self._policy_head(params["policy"], x), carry
+
+    def forward(self, params: Params, obs: Array, carry: Carry, first: Array) -> tuple[Array, Array]:
+        x = self._trunk(params["trunk"] if self.shared else params["policy"]["trunk"], obs, carry, first)
+        y = x if self.shared else self._trunk(params["value"]["trunk"], obs, carry, first)
+        return self._policy_head(params["policy"], x), dense(params["value"]["head"], y)[..., 0]
+
+    def value(self, params: Params, obs: Array, carry: Carry, first: Array) -> Array:
+        x = self._trunk(params["trunk"] if self.shared else params["value"]["trunk"], obs, carry, first)
+        return dense(params["value"]["head"], x)[..., 0]
+
+    @property
+    def _encoded(self) -> int:
+        """The width of what the encoder gives."""
+        if self.config.hidden:
+            return self.config.hidden[-1]
+        return self._inputs
+
+    @property
+    def _inputs(self) -> int:
+        """The width of what the dense layers see."""
+        shape = self.spec.obs.shape
+        return conv.flat_size(shape, self.config.conv) if self.spec.obs.is_image else shape[0]
+
+    @property
+    def _features(self) -> int:
+        """The width of what the heads see."""
+        return self.config.cell_size if self.recurrent else self._encoded
+
+    @property
+    def _own_scale(self) -> bool:
+        """Whether log standard deviations are params, rather than outputs of the head."""
+        return not self.config.state_scale and any(isinstance(part, Continuous) for part in self.spec.action.parts)
+
+    def _log_std_columns(self) -> np.ndarray:
+        """Which parameters of the distribution are log standard deviations."""
+        at = 0
+        columns: list[int] = []
+        for part in self.spec.action.parts:
+            if isinstance(part, Continuous):
+                columns += range(at + part.width, at + 2 * part.width)
+            at += part_size(part)
+        return np.asarray(columns, int)
+
+    def _init_trunk(self, key: Array) -> Params:
+        key_conv, key_hidden, key_cell = jax.random.split(key, 3)
+        trunk = init_mlp(key_hidden, self._inputs, self.config.hidden)
+        if self.spec.obs.is_image:
+            trunk |= conv.init_conv(key_conv, self.spec.obs.shape[-1], self.config.conv)
+        if self.recurrent:
+            trunk["cell"] = recurrent.init_cell(key_cell, self.config.cell, self._encoded, self.config.cell_size)
+        return trunk
+
+    def _init_policy_head(self, key: Array) -> Params:
+        columns, size = self._log_std_columns(), parameter_size(self.spec.action)
+        if self._own_scale:
+            head = init_dense(key, self._features, size - len(columns), POLICY_GAIN)
+            return {"head": head, "log_std": jnp.full(len(columns), FIRST_LOG_STD, jnp.float32)}
+        head = init_dense(key, self._features, size, POLICY_GAIN)
+        return {"head": {**head, "b": head["b"].at[columns].set(FIRST_LOG_STD)}}
+
+    def _policy_head(self, params: Params, x: Array) -> Array:
+        """The distribution's parameters: what the head gives, with the log standard deviations put in their places."""
+        out = dense(params["head"], x)
+        if not self._own_scale:
+            return out
+        scale = jnp.broadcast_to(params["log_std"], (*out.shape[:-1], params["log_std"].shape[-1]))
+        pieces, at, at_scale = [], 0, 0
+        for part in self.spec.action.parts:
+            width = part.width if isinstance(part, Continuous) else part_size(part)
+            pieces.append(out[..., at : at + width])
+            at += width
+            if isinstance(part, Continuous):
+                pieces.append(scale[..., at_scale : at_scale + width])
+                at_scale += width
+        return jnp.concatenate(pieces, -1)
+
+    def _encode(self, trunk: Params, obs: Array) -> Array:
+        """[..., *shape] -> [..., width]."""
+        shape = self.spec.obs.shape
+        assert obs.shape[obs.ndim - len(shape) :] == shape, (obs.shape, shape)
+        x = conv.convolve(trunk, obs, self.config.conv) if self.spec.obs.is_image else obs
+        return mlp(trunk, x, len(self.config.hidden), self.config.activation)
+
+    def _trunk(self, trunk: Params, obs: Array, carry: Carry, first: Array) -> Array:
+        """What the heads see of a whole unroll (or, without a cell, of any batch)."""
+        x = self._encode(trunk, obs)
+        return recurrent.scan(trunk["cell"], self.config.cell, x, carry, first) if self.recurrent else x

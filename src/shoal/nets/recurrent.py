@@ -1,0 +1,79 @@
+"""Recurrent cells: `{"w_x": [inputs, gates n], "w_h": [n, gates n], "b": [gates n]}`, and their scan over an unroll.
+
+| cell | gates, in order | carry |
+| --- | --- | --- |
+| lstm | input, forget, candidate, output | h, c |
+| gru | reset, update, candidate | h |
+"""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+
+from shoal.core.algorithm import Params
+from shoal.core.trajectory import Array
+from shoal.nets.mlp import orthogonal
+
+Carry = dict[str, Array]
+
+GATES = {"lstm": 4, "gru": 3}
+CARRIES = {"lstm": ("h", "c"), "gru": ("h",)}
+
+
+def init_cell(key: Array, cell: str, inputs: int, size: int) -> Params:
+    """One orthogonal block a gate, zero biases."""
+    keys = jax.random.split(key, (2, GATES[cell]))
+    return {
+        "w_x": jnp.concatenate([orthogonal(k, (inputs, size), 1.0) for k in keys[0]], -1),
+        "w_h": jnp.concatenate([orthogonal(k, (size, size), 1.0) for k in keys[1]], -1),
+        "b": jnp.zeros(GATES[cell] * size, jnp.float32),
+    }
+
+
+def zero_carry(cell: str, envs: int, size: int) -> Carry:
+    return {name: jnp.zeros((envs, size), jnp.float32) for name in CARRIES[cell]}
+
+
+def step(params: Params, cell: str, x: Array, carry: Carry, first: Array) -> tuple[Array, Carry]:
+    """One step: x [B, inputs], carry {[B, n]}, first [B] -> (output [B, n], carry)."""
+    assert first.shape == x.shape[:-1], (first.shape, x.shape)
+    return _advance(params, cell, x @ params["w_x"] + params["b"], carry, first)
+
+
+def scan(params: Params, cell: str, x: Array, carry: Carry, first: Array) -> Array:
+    """The outputs [T, B, n] of x [T, B, inputs] with first [T, B], from the carry before row 0."""
+    assert first.shape == x.shape[:-1] and x.ndim == 3, (first.shape, x.shape)
+    driven = x @ params["w_x"] + params["b"]  # all rows in one product; only h has to wait for the row before
+
+    def row(carry: Carry, now: tuple[Array, Array]) -> tuple[Carry, Array]:
+        output, carry = _advance(params, cell, now[0], carry, now[1])
+        return carry, output
+
+    _, outputs = jax.lax.scan(row, carry, (driven, first))
+    return outputs
+
+
+def _advance(params: Params, cell: str, driven: Array, carry: Carry, first: Array) -> tuple[Array, Carry]:
+    """The carry after one step; where `first`, it starts from zero."""
+    kept = {name: jnp.where(first[..., None], 0.0, state) for name, state in carry.items()}
+    return _CELLS[cell](driven, kept["h"] @ params["w_h"], kept)
+
+
+def _lstm(driven: Array, remembered: Array, carry: Carry) -> tuple[Array, Carry]:
+    """Hochreiter and Schmidhuber 1997, with forget gates; 1 is added to theirs, so that a new cell remembers."""
+    i, f, g, o = jnp.split(driven + remembered, 4, -1)
+    c = jax.nn.sigmoid(f + 1.0) * carry["c"] + jax.nn.sigmoid(i) * jnp.tanh(g)
+    h = jax.nn.sigmoid(o) * jnp.tanh(c)
+    return h, {"h": h, "c": c}
+
+
+def _gru(driven: Array, remembered: Array, carry: Carry) -> tuple[Array, Carry]:
+    """Cho et al. 2014; the reset gate acts after the product, as in cuDNN."""
+    (r_x, z_x, n_x), (r_h, z_h, n_h) = jnp.split(driven, 3, -1), jnp.split(remembered, 3, -1)
+    r, z = jax.nn.sigmoid(r_x + r_h), jax.nn.sigmoid(z_x + z_h)
+    h = (1.0 - z) * jnp.tanh(n_x + r * n_h) + z * carry["h"]
+    return h, {"h": h}
+
+
+_CELLS = {"lstm": _lstm, "gru": _gru}

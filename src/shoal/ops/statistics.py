@@ -1,0 +1,108 @@
+"""Running mean and spread of observations and returns, in float32 without drift.
+
+At a billion samples a float32 sum no longer takes in a batch of 64 rightly: the count would round one way and the sum of squares
+another, and their quotient would wander. So the variance itself is moved, by a share of the batch, and `m2` is written
+back as variance times the count as it was rounded. A share too small to matter then changes nothing.
+"""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+
+from shoal.core.algorithm import Moments, RewardScale
+from shoal.core.trajectory import Array
+
+
+def empty_moments(shape: tuple[int, ...]) -> Moments:
+    """Statistics of nothing yet, for elements of this shape."""
+    return Moments(jnp.zeros((), jnp.float32), jnp.zeros(shape, jnp.float32), jnp.zeros(shape, jnp.float32))
+
+
+def merge(a: Moments, b: Moments) -> Moments:
+    """The statistics of both samples together.
+
+    Chan, Golub and LeVeque 1983, "Algorithms for computing the sample variance".
+
+    Args:
+        a: of one sample.
+        b: of another, disjoint.
+
+    Returns:
+        Of their union.
+    """
+    assert a.mean.shape == b.mean.shape, (a.mean.shape, b.mean.shape)
+    count = a.count + b.count
+    share_a, share_b = a.count / jnp.maximum(count, 1.0), b.count / jnp.maximum(count, 1.0)
+    delta = b.mean - a.mean
+    # Each starts from the larger sample, so that a vanishing share leaves it untouched.
+    a_leads = a.count >= b.count
+    mean = jnp.where(a_leads, a.mean + share_b * delta, b.mean - share_a * delta)
+    var_a, var_b = _variance(a), _variance(b)
+    within = jnp.where(a_leads, var_a + share_b * (var_b - var_a), var_b + share_a * (var_a - var_b))
+    variance = within + share_a * share_b * jnp.square(delta)
+    return Moments(count, mean, jnp.maximum(variance, 0.0) * count)
+
+
+def update_moments(m: Moments, x: Array, valid: Array) -> Moments:
+    """The statistics after a batch.
+
+    Chan, Golub and LeVeque 1983, "Algorithms for computing the sample variance".
+
+    Args:
+        m: before it.
+        x: the batch [..., *shape]; all leading axes are samples.
+        valid: [...], which of them count.
+
+    Returns:
+        After it; the same as before if nothing is valid.
+    """
+    assert x.shape == (*valid.shape, *m.mean.shape), (x.shape, valid.shape, m.mean.shape)
+    axes = tuple(range(valid.ndim))
+    x = jnp.asarray(x, jnp.float32)
+    chosen = jnp.asarray(valid, bool).reshape(valid.shape + (1,) * m.mean.ndim)
+    count = jnp.sum(jnp.asarray(valid, bool), dtype=jnp.float32)
+
+    def average(y: Array) -> Array:
+        return jnp.sum(jnp.where(chosen, y, 0.0), axes) / jnp.maximum(count, 1.0)
+
+    rough = average(x)
+    mean = rough + average(x - rough)  # the second pass takes back what rounding lost where the mean dwarfs the spread
+    return merge(m, Moments(count, mean, average(jnp.square(x - mean)) * count))
+
+
+def std(m: Moments) -> Array:
+    """The standard deviation, in the shape of the elements; 1 before anything was counted."""
+    return jnp.where(m.count > 0, jnp.sqrt(_variance(m)), 1.0)
+
+
+def update_reward_scale(scale: RewardScale, reward: Array, boundary: Array, valid: Array, gamma: float) -> RewardScale:
+    """The spread of the discounted sum of past rewards, `R_t = gamma R_{t-1} + r_t`, after an unroll.
+
+    Engstrom et al. 2020, "Implementation matters in deep policy gradients", algorithm 1.
+
+    Args:
+        scale: before it; `scale.returns` is R [B] at the end of the unroll before.
+        reward: r_t [T, B].
+        boundary: [T, B], the episode ended here: R starts again from 0.
+        valid: [T, B]; other rows do not count, and R starts again after them.
+        gamma: discount factor.
+
+    Returns:
+        After it.
+    """
+    assert reward.shape == boundary.shape == valid.shape, (reward.shape, boundary.shape, valid.shape)
+    assert scale.returns.shape == reward.shape[1:], (scale.returns.shape, reward.shape)
+    keeps = jnp.asarray(valid, bool) & ~jnp.asarray(boundary, bool)
+
+    def forward(r_tm1: Array, row: tuple[Array, Array]) -> tuple[Array, Array]:
+        reward_t, keep = row
+        r_t = gamma * r_tm1 + reward_t
+        return jnp.where(keep, r_t, 0.0), r_t
+
+    carried, returns = jax.lax.scan(forward, scale.returns, (reward, keeps))
+    return RewardScale(update_moments(scale.moments, returns, valid), carried)
+
+
+def _variance(m: Moments) -> Array:
+    return m.m2 / jnp.maximum(m.count, 1.0)
