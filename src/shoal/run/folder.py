@@ -1,0 +1,159 @@
+"""The run folder: where a run puts all that it leaves, and how it is found again."""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import time
+from collections.abc import Mapping
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from shoal.core.errors import BadInput
+from shoal.run import files
+
+_PACKAGES = ("jax", "jaxlib", "optax", "numpy", "gymnasium", "envpool", "ale-py", "msgspec", "safetensors")
+
+
+class RunFolder:
+    """Paths of one run. `create` makes a new one, `open` finds an existing one."""
+
+    def __init__(self, path: Path, checkpoint: Path | None = None) -> None:
+        self.path = path
+        self.checkpoint = checkpoint  # the one that `open` was pointed at, if any
+        self.config_path = path / "config.json"
+        self.metrics_path = path / "metrics.jsonl"
+        self.checkpoints = path / "checkpoints"
+        self.policy_path = path / "policy.safetensors"
+        self.summary_path = path / "summary.json"
+        self.evaluation_path = path / "evaluation.json"
+        self.report_path = path / "report.html"
+        self.video_path = path / "video.mp4"
+
+    @classmethod
+    def create(cls, path: Path | str | None, env: str, algo: str, topology: str) -> RunFolder:
+        """A new, writable folder: `path`, or `runs/<env>-<algo>-<topology>-<stamp>`. `BadInput` leaves nothing behind."""
+        if path is None:
+            stem = Path("runs") / f"{_plain(env)}-{_plain(algo)}-{_plain(topology)}-{time.strftime('%Y%m%d-%H%M%S')}"
+            count = 1
+            while True:
+                path = stem if count == 1 else stem.with_name(f"{stem.name}-{count}")
+                if _make(path):
+                    return cls(path)
+                count += 1
+        path = Path(path)
+        if not _make(path):
+            _refuse_used(path)
+        return cls(path)
+
+    @classmethod
+    def open(cls, path: Path | str) -> RunFolder:
+        """An existing run, by its folder or by a file in it. `BadInput` if it is none."""
+        given = Path(path)
+        if not given.exists():
+            raise BadInput(f"there is no run {str(path)!r}")
+        folder, chosen = given, None
+        if given.is_file():
+            folder = given.parent
+            chosen = given if folder.name == "checkpoints" else None
+        if folder.name == "checkpoints":
+            folder = folder.parent
+        if (folder / "config.json").is_file():
+            return cls(folder, chosen)
+        raise BadInput(f"{str(path)!r} is no run folder: it has no config.json")
+
+    def write_config(self, config: Mapping[str, Any]) -> None:
+        """Write `config` with the versions and the hardware it ran on, under `machine`."""
+        files.write_atomically(self.config_path, files.pretty({**config, "machine": describe_machine()}))
+
+    def read_config(self) -> dict[str, Any]:
+        """The config, `machine` included. `BadInput` if the file holds no JSON object."""
+        return read_json(self.config_path)
+
+    def write_json(self, path: Path, document: Mapping[str, Any]) -> None:
+        """`summary.json`, `evaluation.json`: whole or not at all."""
+        files.write_atomically(path, files.pretty(dict(document)))
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """The JSON object in a file. `BadInput` if it cannot be read or holds anything else."""
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=dict[str, Any])
+    except OSError as error:
+        raise BadInput(f"cannot read {str(path)!r}: {error.strerror}") from None
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise BadInput(f"{str(path)!r} must hold a JSON object: {error}") from None
+    except RecursionError:
+        raise BadInput(f"{str(path)!r} must hold a JSON object: it is nested too deeply") from None
+
+
+def _plain(name: str) -> str:
+    """A name as part of a folder's name: nothing that a file system or a shell would read as more."""
+    return re.sub(r"[^A-Za-z0-9._+]+", "_", name).strip("._") or "x"
+
+
+def _make(path: Path) -> bool:
+    """Make `path` and check that it can be written. False if it is in use already."""
+    made: list[Path] = []
+    try:
+        for folder in [*reversed(path.parents), path]:
+            if not folder.exists():
+                folder.mkdir()
+                made.append(folder)
+        if path not in made and (not path.is_dir() or any(path.iterdir())):
+            return False
+        probe = path / ".writable"
+        probe.touch(exist_ok=False)
+        probe.unlink()
+    except OSError as error:
+        for folder in reversed(made):
+            folder.rmdir()
+        raise BadInput(f"cannot write the run folder {str(path)!r}: {error.strerror or error}") from None
+    return True
+
+
+def _refuse_used(path: Path) -> None:
+    if not path.is_dir():
+        raise BadInput(f"the run folder {str(path)!r} is a file; name a new folder")
+    what = "a run (continue it with --resume)" if (path / "config.json").exists() else "files"
+    raise BadInput(f"the run folder {str(path)!r} already holds {what}; name a new or an empty one")
+
+
+def describe_machine() -> dict[str, Any]:
+    """Versions and hardware, without importing what they are the versions of."""
+    from shoal import __version__
+
+    versions = {"python": platform.python_version(), "shoal": __version__}
+    for package in _PACKAGES:
+        try:
+            versions[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            continue
+    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return {
+        "versions": versions,
+        "cpu": _cpu_model(),
+        "cores": usable,
+        "memory_gb": _memory_gb(),
+        "platform": platform.platform(),
+    }
+
+
+def _cpu_model() -> str:
+    try:
+        text = Path("/proc/cpuinfo").read_text()
+    except OSError:  # not Linux
+        return platform.processor() or platform.machine()
+    match = re.search(r"^model name\s*:\s*(.+)$", text, re.MULTILINE)
+    return match[1].strip() if match else platform.machine()
+
+
+def _memory_gb() -> float | None:
+    try:
+        return round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1)
+    except (AttributeError, ValueError, OSError):  # not POSIX
+        return None

@@ -1,0 +1,204 @@
+"""What a user sees while a run lives: a panel on a terminal, a line now and then elsewhere. Standard error only."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from types import TracebackType
+from typing import Any, Self, TextIO
+
+_BARS = "▁▂▃▄▅▆▇█"
+_PHASES = {"collect": "cyan", "learn": "magenta", "broadcast": "yellow", "wait": "bright_black"}
+_REFRESH_S = 0.25
+_LINE_S = 5.0
+
+
+def sparkline(values: Sequence[float], width: int = 40) -> str:
+    """The course of `values` in at most `width` characters, each the mean of its share; gaps for what is no number."""
+    if not values:
+        return ""
+    width = min(width, len(values))
+    cuts = [len(values) * i // width for i in range(width + 1)]
+    shares = [[v for v in values[a:b] if math.isfinite(v)] for a, b in itertools.pairwise(cuts)]
+    means = [sum(share) / len(share) if share else math.nan for share in shares]
+    finite = [m for m in means if math.isfinite(m)]
+    if not finite:
+        return " " * width
+    low, span = min(finite), max(finite) - min(finite)
+    # A flat course is drawn in the middle: neither failure nor triumph.
+    levels = [0.5 if span == 0 else (m - low) / span for m in means]
+    return "".join(" " if math.isnan(x) else _BARS[min(7, int(x * 8))] for x in levels)
+
+
+def clock(seconds: float | None) -> str:
+    """`4.2 s`, `3:07`, `2:03:45`; a dash for unknown."""
+    if seconds is None or not math.isfinite(seconds):
+        return "-"
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(int(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
+def shares(times: Mapping[str, float]) -> dict[str, float]:
+    """Each phase's part of the whole, {} when nothing was measured."""
+    known = {name: max(0.0, times[name]) for name in _PHASES if math.isfinite(times.get(name, math.nan))}
+    total = sum(known.values())
+    return {name: value / total for name, value in known.items()} if total > 0 else {}
+
+
+class Panel:
+    """Shows a run. A context manager: leaving it (or `close`) puts the terminal back and leaves the last state standing.
+
+    `update` may be called after every update of the learner: it draws at most four times a second.
+    """
+
+    def __init__(
+        self,
+        title: str,
+        total_steps: int,
+        target_return: float | None = None,
+        *,
+        quiet: bool = False,
+        stream: TextIO | None = None,
+    ) -> None:
+        self.title = title
+        self.total_steps = total_steps
+        self.target_return = target_return
+        self._stream = stream if stream is not None else sys.stderr
+        self._quiet = quiet
+        self._live: Any = None
+        self._drawn = -math.inf
+        self._last: dict[str, Any] | None = None
+        if not quiet and self._stream.isatty():
+            from rich.console import Console
+            from rich.live import Live
+
+            # No refresh thread: drawing happens in `update`, so it never competes with the learner.
+            self._live = Live(console=Console(file=self._stream), auto_refresh=False, redirect_stdout=False)
+            self._live.start()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def update(
+        self,
+        env_steps: int,
+        seconds: float,
+        return_mean: float | None = None,
+        history: Sequence[float] = (),
+        times: Mapping[str, float] | None = None,
+        extra: Sequence[str] = (),
+    ) -> None:
+        """`seconds` since the first environment step, `history` of the mean return, `times` spent a phase."""
+        if self._quiet:
+            return
+        now = time.monotonic()
+        self._last = {
+            "env_steps": env_steps,
+            "seconds": seconds,
+            "return_mean": return_mean,
+            "history": history,
+            "times": times or {},
+            "extra": extra,
+        }
+        if now - self._drawn >= (_REFRESH_S if self._live else _LINE_S):
+            self._drawn = now
+            self._draw()
+
+    def say(self, message: str) -> None:
+        """A line for the user above the panel; said even when quiet, for it is about something that went wrong."""
+        if self._live:
+            self._live.console.print(message, markup=False, highlight=False, soft_wrap=True)
+        else:
+            print(message, file=self._stream, flush=True)
+
+    def close(self) -> None:
+        """Draw the last state and give the terminal back. May be called twice."""
+        if self._last is not None:
+            self._draw()
+            self._last = None
+        if self._live:
+            self._live.stop()
+            self._live = None
+
+    def _draw(self) -> None:
+        assert self._last is not None
+        if self._live:
+            self._live.update(self._render(**self._last), refresh=True)
+        else:
+            print(self._line(**self._last), file=self._stream, flush=True)
+
+    def _left(self, env_steps: int, seconds: float) -> float | None:
+        return seconds * (self.total_steps - env_steps) / env_steps if env_steps > 0 else None
+
+    def _line(
+        self,
+        env_steps: int,
+        seconds: float,
+        return_mean: float | None,
+        history: Sequence[float],
+        times: Mapping[str, float],
+        extra: Sequence[str],
+    ) -> str:
+        speed = env_steps / seconds if seconds > 0 else 0.0
+        parts = [
+            f"{self.title}: {env_steps:,} of {self.total_steps:,} steps",
+            f"{speed:,.0f} steps/s",
+            f"return {_number(return_mean)}{self._target()}",
+            f"at most {clock(self._left(env_steps, seconds))} left",
+            " ".join(f"{name} {share:.0%}" for name, share in shares(times).items()),
+            *extra,
+        ]
+        return " | ".join(part for part in parts if part)
+
+    def _target(self) -> str:
+        return "" if self.target_return is None else f" (target {self.target_return:g})"
+
+    def _render(
+        self,
+        env_steps: int,
+        seconds: float,
+        return_mean: float | None,
+        history: Sequence[float],
+        times: Mapping[str, float],
+        extra: Sequence[str],
+    ) -> Any:
+        from rich.panel import Panel as Frame
+        from rich.progress_bar import ProgressBar
+        from rich.table import Table
+        from rich.text import Text
+
+        speed = env_steps / seconds if seconds > 0 else 0.0
+        rows = Table.grid(padding=(0, 2))
+        rows.add_column(style="dim", no_wrap=True)
+        rows.add_column(no_wrap=True, overflow="ellipsis")
+        rows.add_row("steps", f"{env_steps:,} of {self.total_steps:,}   {speed:,.0f} steps/s")
+        done = min(1.0, env_steps / max(1, self.total_steps))
+        rows.add_row("", ProgressBar(total=1.0, completed=done, width=40))
+        rows.add_row("return", Text(f"{_number(return_mean)}{self._target()}", style="bold"))
+        rows.add_row("", Text(sparkline(history), style="green"))
+        rows.add_row("time", f"{clock(seconds)}   at most {clock(self._left(env_steps, seconds))} left")
+        bar, legend = Text(), Text()
+        for name, share in shares(times).items():
+            bar.append("█" * round(share * 40), style=_PHASES[name])
+            legend.append(f"{name} {share:.0%}  ", style=_PHASES[name])
+        if legend:
+            rows.add_row("spent", bar)
+            rows.add_row("", legend)
+        for line in extra:
+            rows.add_row("", Text(line))
+        return Frame(rows, title=Text(self.title, style="bold"), title_align="left", expand=False)
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None or not math.isfinite(value) else f"{value:.1f}"
