@@ -1,0 +1,60 @@
+# Everything a newcomer needs. Each target does its own set-up, which takes a moment when nothing changed.
+SHELL := /bin/bash
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.shoal-setup
+# The first interpreter that is new enough, unless PYTHON names one.
+PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
+	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { echo $$p; break; }; done)
+ARGS ?=
+
+.DEFAULT_GOAL := help
+.PHONY: help setup train test test-slow bench lint format docs constraints clean
+
+help: ## Show this list
+	@grep -E '^[a-z-]+:.*## ' $(firstword $(MAKEFILE_LIST)) | sed -E 's/:.*## /\t/' | expand -t 14
+
+setup: $(STAMP) ## Make .venv with everything; .venv/bin/shoal is the command
+
+$(STAMP): pyproject.toml constraints.txt
+	@$(or $(PYTHON),false) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
+		echo "Shoal needs Python 3.11 or newer and found $$(python3 --version 2>&1 || echo none)." \
+		"Install one, or name it: make setup PYTHON=/path/to/python3.11" >&2; exit 2; }
+	@echo "setting up $(VENV) with $$($(PYTHON) --version): about a minute and 2 GB, most of it native environments"
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt -e '.[native,dev]'
+	@touch $@
+	@echo "ready: $(BIN)/shoal"
+
+train: setup ## Train LunarLander-v3 until it is solved, evaluate it, write the report
+	@$(BIN)/shoal train LunarLander-v3 --until-return 200 $(ARGS)
+
+test: lint ## Lint, type-check and run the tests (minutes)
+	@$(BIN)/python -m pytest -q tests -m "not slow or ci" $(ARGS)
+
+test-slow: setup ## Run the slow tests too: learning thresholds, the full product of axes
+	@$(BIN)/python -m pytest -q tests $(ARGS)
+
+bench: setup ## Measure Shoal and its peers side by side (about an hour; ARGS="--quick" for minutes)
+	@$(BIN)/python benchmarks/run.py $(ARGS)
+
+lint: setup ## ruff, mypy --strict, import rules
+	@$(BIN)/ruff check --quiet .
+	@$(BIN)/ruff format --check --quiet . || { echo "some files are not formatted: make format" >&2; exit 1; }
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports --no-logo 2>/dev/null >$(VENV)/imports.log || { cat $(VENV)/imports.log >&2; exit 1; }
+	@tail -n 1 $(VENV)/imports.log
+
+format: setup ## Format the code and sort imports
+	@$(BIN)/ruff check --quiet --fix . && $(BIN)/ruff format .
+
+docs: setup ## Check that every link, anchor and command in the documentation holds
+	@$(BIN)/python docs/check.py
+
+constraints: setup ## Rewrite constraints.txt from what .venv holds
+	@{ head -n 1 constraints.txt; $(BIN)/python -m pip freeze --exclude-editable | grep -E '^[A-Za-z0-9._-]+==[^ ]+$$'; \
+		sed -n '/^# extras/,$$p' constraints.txt; } > constraints.txt.new && mv constraints.txt.new constraints.txt
+
+clean: ## Remove what can be made again (not runs/)
+	@rm -rf $(VENV) benchmarks/.venvs benchmarks/results/tmp build dist src/*.egg-info .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
+	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
