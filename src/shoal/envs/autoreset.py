@@ -1,0 +1,138 @@
+"""The one class that normalises autoreset: a batch of environments seen as rows of a trajectory slot.
+
+An end at row t leaves the last observation in `obs[t+1]`; row t+1 is the autoreset row (nothing was chosen, `valid` is
+False) and `obs[t+2]` is the next episode's first. An episode that is lost (the environment raised, or said NaN) ends at
+its row with `valid` False, and `obs[t+1]` already is the next episode's first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import numpy as np
+
+from shoal.core.errors import EnvFault
+from shoal.core.trajectory import Array
+from shoal.envs.batch import EnvBatch
+
+RESTARTS = 10  # tries for a first observation that is finite
+
+
+class Rows:
+    """Steps a batch and writes what happened into slots. `obs` and `first` are where the policy acts next."""
+
+    def __init__(self, batch: EnvBatch, on_fault: Callable[[str, str], None]) -> None:
+        self.batch = batch
+        self._on_fault = on_fault
+        self._finite = batch.spec.obs.is_image  # bytes always are
+        self._ended = np.zeros(batch.size, np.bool_)
+        self._since = np.zeros(batch.size, np.int64)  # the row of this unroll in which the running episode began
+        self._begun = False
+        self.obs: Array = np.zeros((batch.size, *batch.spec.obs.shape), batch.spec.obs.dtype)
+        self.first: np.ndarray = np.ones(batch.size, np.bool_)
+
+    def begin(self, slot: Mapping[str, np.ndarray], fresh: bool = False) -> None:
+        """Write row 0's observation. `fresh` begins new episodes in every environment first."""
+        if fresh or not self._begun:
+            self._reset()
+        self._since[:] = 0
+        slot["obs"][0] = self.obs
+        slot["first"][0] = self.first
+
+    def step(self, slot: Mapping[str, np.ndarray], t: int, action: Array) -> None:
+        """Step all environments; write row t and the observation of row t+1."""
+        out = self.batch.step(action)
+        self.obs = np.asarray(out.obs)
+        reward, dropped = np.asarray(out.reward), np.asarray(out.dropped)
+        was_ended = self._ended
+        terminated = np.asarray(out.terminated)
+        ended = terminated | np.asarray(out.truncated)
+        slot["obs"][t + 1] = self.obs
+        slot["action"][t] = action
+        slot["reward"][t] = reward
+        slot["boundary"][t] = ended
+        slot["discount"][t] = ~(terminated | was_ended)
+        slot["valid"][t] = ~was_ended
+        slot["first"][t + 1] = was_ended
+        self.first = was_ended
+        self._ended = ended
+        if was_ended.any():
+            self._since[was_ended] = t + 1
+        if dropped.any():
+            self._drop(slot, t, dropped)
+        if not (np.isfinite(reward).all() and (self._finite or np.isfinite(self.obs).all())):
+            self._forget(slot, t)
+        if self.batch.faults:
+            self._tell()
+
+    def snapshot(self) -> dict[str, np.ndarray]:
+        """What `restore` needs to go on from here, between two unrolls; {} if the batch cannot."""
+        inner = self.batch.snapshot()
+        if not inner or not self._begun:
+            return {}
+        own = {"obs": np.array(self.obs), "first": self.first.copy(), "ended": self._ended.copy()}
+        return {**own, **{f"batch/{name}": array for name, array in inner.items()}}
+
+    def restore(self, arrays: Mapping[str, np.ndarray]) -> None:
+        """Go on where `snapshot` was taken; with {} new episodes begin."""
+        if not arrays:
+            return
+        self.batch.restore({n.removeprefix("batch/"): a for n, a in arrays.items() if n.startswith("batch/")})
+        self.obs, self.first = np.array(arrays["obs"]), np.array(arrays["first"])
+        self._ended = np.array(arrays["ended"])
+        self._begun = True
+        self._tell()
+
+    def _reset(self) -> None:
+        self.obs = np.asarray(self.batch.reset())
+        self._ended = np.zeros(self.batch.size, np.bool_)
+        self.first = np.ones(self.batch.size, np.bool_)
+        self._begun = True
+        for index in np.flatnonzero(self._not_finite()):
+            self._replace(int(index), "its first observation")
+        self._tell()
+
+    def _drop(self, slot: Mapping[str, np.ndarray], t: int, lost: np.ndarray) -> None:
+        """Row t's episode is lost where `lost`; what is in `obs` begins another."""
+        slot["reward"][t][lost] = 0
+        slot["discount"][t][lost] = 0
+        slot["boundary"][t][lost] = True
+        slot["valid"][t][lost] = False
+        slot["first"][t + 1][lost] = True
+        self.first = self.first | lost
+        self._ended = self._ended & ~lost
+        self._since[lost] = t + 1
+
+    def _forget(self, slot: Mapping[str, np.ndarray], t: int) -> None:
+        """NaN or infinity: nothing of the running episode in this unroll may be learnt from."""
+        bad = self._not_finite() | ~np.isfinite(slot["reward"][t])
+        for index in np.flatnonzero(bad):
+            slot["valid"][self._since[index] : t, index] = False
+            what = "its reward" if not np.isfinite(slot["reward"][t, index]) else "its observation"
+            self._replace(int(index), what)
+        self._drop(slot, t, bad)
+        slot["obs"][t + 1] = self.obs
+
+    def _not_finite(self) -> np.ndarray:
+        if self._finite:
+            return np.zeros(self.batch.size, np.bool_)
+        return ~np.isfinite(self.obs.reshape(self.batch.size, -1)).all(axis=1)
+
+    def _replace(self, index: int, what: str) -> None:
+        """Restart environment `index` until its first observation is finite."""
+        name = self.batch.spec.name
+        self.obs = np.array(self.obs)  # the batch's own array may be read-only
+        for _ in range(RESTARTS):
+            self._on_fault("env_nan", f"environment {index} of {name}: {what} was not finite; the episode was dropped")
+            self.obs[index] = self.batch.restart(index)
+            if np.isfinite(self.obs[index]).all():
+                return
+        raise EnvFault(
+            f"environment {name!r} began {RESTARTS} episodes in a row with an observation that is not finite"
+        )
+
+    def _tell(self) -> None:
+        faults = list(self.batch.faults)
+        self.batch.faults.clear()
+        for kind, detail in faults:
+            self._on_fault(kind, detail)

@@ -1,0 +1,140 @@
+"""EnvPool: native environments behind one call, on one thread an actor.
+
+Its seeds are fixed when a pool is made, so every (seed, actor, environment) has its own; its state cannot be saved.
+When an episode reaches the time limit on the very step that terminates it, EnvPool says truncated.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import warnings
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from shoal.core.spec import EnvSpec
+from shoal.core.trajectory import Array
+from shoal.envs.batch import Step, seed_of
+from shoal.envs.spaces import Actions, Observations
+
+# What EnvPool does to Atari games unless told otherwise, written down because evaluation rebuilds exactly this.
+ATARI = {
+    "stack_num": 4,
+    "frame_skip": 4,
+    "noop_max": 30,
+    "img_height": 84,
+    "img_width": 84,
+    "gray_scale": True,
+    "use_inter_area_resize": True,
+    "use_fire_reset": True,
+    "reward_clip": False,
+    "episodic_life": False,
+    "full_action_space": False,
+    "repeat_action_probability": 0.0,
+    "max_episode_steps": 27_000,
+}
+
+
+def installed() -> bool:
+    """Whether EnvPool is there, without importing it (a second or more)."""
+    return importlib.util.find_spec("envpool") is not None
+
+
+def ids() -> list[str]:
+    """Every id that EnvPool has here; [] without EnvPool."""
+    if not installed():
+        return []
+    import envpool
+
+    return [str(name) for name in envpool.list_all_envs()]
+
+
+def is_atari(task: str) -> bool:
+    """Whether EnvPool's `task` is one of its Atari games."""
+    from envpool.registration import registry
+
+    return str(registry.specs[task][0]).startswith("envpool.atari")
+
+
+def make(task: str, seeds: list[int], options: Mapping[str, Any] | None = None) -> Any:
+    """A pool of len(seeds) environments in Gymnasium's clothes, on one thread."""
+    import envpool
+
+    # Gymnasium complains about EnvPool's float64 bounds. A filter that stays, since restoring one races with other threads.
+    warnings.filterwarnings("ignore", message=".*precision lowered by casting.*")
+    settings = dict(ATARI) if is_atari(task) else {}
+    settings.update(options or {})
+    return envpool.make(
+        task,
+        env_type="gymnasium",
+        num_envs=len(seeds),
+        batch_size=len(seeds),
+        num_threads=1,
+        seed=seeds,
+        **settings,
+    )
+
+
+class EnvPoolBatch:
+    """An `EnvBatch` over one pool."""
+
+    def __init__(
+        self, name: str, task: str, size: int, seed: int, actor: int, options: Mapping[str, Any] | None = None
+    ) -> None:
+        self.size = size
+        self.faults: list[tuple[str, str]] = []
+        self._pool = make(task, [seed_of(seed, actor, env) for env in range(size)], options)
+        self._observations = Observations(self._pool.observation_space)
+        self._actions = Actions(self._pool.action_space)
+        self.spec = EnvSpec(name, self._observations.spec, self._actions.spec)
+        self._never = np.zeros(size, np.bool_)
+        self._never.flags.writeable = False
+
+    def reset(self) -> Array:
+        return self._observations.batch(self._pool.reset()[0], self.size)
+
+    def step(self, action: Array) -> Step:
+        obs, reward, terminated, truncated, _ = self._pool.step(self._actions.decode(action))
+        return Step(self._observations.batch(obs, self.size), reward, terminated, truncated, self._never)
+
+    def restart(self, index: int) -> Array:
+        return self._observations.batch(self._pool.reset(np.array([index], np.int32))[0], 1)[0]
+
+    def snapshot(self) -> dict[str, np.ndarray]:
+        return {}
+
+    def restore(self, arrays: Mapping[str, np.ndarray]) -> None:
+        if arrays:
+            raise ValueError("an EnvPool batch has no state to restore")
+
+    def close(self) -> None:
+        self._pool.close()
+
+
+class EnvPoolSingle:
+    """An `EvalEnv` on EnvPool itself, for ids that Gymnasium cannot build here. A new seed is a new pool."""
+
+    def __init__(self, name: str, task: str, render: bool = False, options: Mapping[str, Any] | None = None) -> None:
+        self._task, self._options = task, {**(options or {}), **({"render_mode": "rgb_array"} if render else {})}
+        self.can_render = render
+        self._pool = make(task, [0], self._options)
+        self._observations = Observations(self._pool.observation_space)
+        self._actions = Actions(self._pool.action_space)
+        self.spec = EnvSpec(name, self._observations.spec, self._actions.spec)
+
+    def reset(self, seed: int) -> Array:
+        self._pool.close()
+        self._pool = make(self._task, [seed % 2**31], self._options)
+        return self._observations.batch(self._pool.reset()[0], 1)[0]
+
+    def step(self, action: Array) -> tuple[Array, float, bool, bool]:
+        decoded = self._actions.decode(np.asarray(action)[None])
+        obs, reward, terminated, truncated, _ = self._pool.step(decoded)
+        return self._observations.batch(obs, 1)[0], float(reward[0]), bool(terminated[0]), bool(truncated[0])
+
+    def render(self) -> np.ndarray:
+        return np.asarray(self._pool.render())[0]
+
+    def close(self) -> None:
+        self._pool.close()

@@ -1,0 +1,130 @@
+"""Environments by name: what Gymnasium and ale-py have, and how one of them is made."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import inspect
+import os
+import sys
+import warnings
+from functools import cache
+from typing import Any
+
+import gymnasium
+import numpy as np
+
+
+@cache
+def _register_atari() -> None:
+    """ale-py adds its games to Gymnasium's registry when it is imported."""
+    if importlib.util.find_spec("ale_py") is not None:
+        import ale_py
+
+        gymnasium.register_envs(ale_py)
+
+
+def _might_be_atari(name: str) -> bool:
+    return name.startswith("ALE/") or name.endswith(("-v5", "-v4", "-v0"))
+
+
+def gymnasium_ids() -> list[str]:
+    """Every id of Gymnasium's registry here."""
+    _register_atari()
+    return sorted(str(name) for name in gymnasium.registry)
+
+
+def gymnasium_id(name: str) -> str | None:
+    """Gymnasium's name of an environment that EnvPool calls `name`, None if Gymnasium has none."""
+    if name not in gymnasium.registry and _might_be_atari(name):
+        _register_atari()
+    if name in gymnasium.registry:
+        return name
+    return f"ALE/{name}" if f"ALE/{name}" in gymnasium.registry else None
+
+
+def envpool_id(name: str) -> str:
+    """EnvPool's name of an environment that Gymnasium calls `name`."""
+    return name.removeprefix("ALE/")
+
+
+def max_steps(name: str) -> int | None:
+    """The time limit that Gymnasium gives the environment `name`."""
+    return None if is_atari(name) else gymnasium.registry[name].max_episode_steps
+
+
+def is_atari(name: str) -> bool:
+    """Whether Gymnasium's `name` is an Atari game shown as pictures."""
+    spec = gymnasium.registry[name]
+    return "ale_py" in str(spec.entry_point) and spec.kwargs.get("obs_type", "rgb") != "ram"
+
+
+def make_by_id(name: str, render: bool = False) -> Any:
+    """Gymnasium's environment `name`; Atari games with the preprocessing of EnvPool."""
+    extra: dict[str, Any] = {"render_mode": "rgb_array"} if render else {}
+    if is_atari(name):
+        from shoal.envs.atari import make_atari
+
+        return make_atari(name, extra)
+    warnings.filterwarnings("ignore", message=".*is out of date.*")  # the user chose this version by name
+    return gymnasium.make(name, disable_env_checker=True, **extra)
+
+
+def import_object(path: str) -> Any:
+    """The object behind `pkg.module:Name`. The working folder counts as a place to import from.
+
+    Raises ModuleNotFoundError when there is no such module, AttributeError when it has no such name.
+    """
+    module, _, name = path.partition(":")
+    folder = os.getcwd()
+    if folder not in sys.path and "" not in sys.path:
+        sys.path.append(folder)
+        importlib.invalidate_caches()
+    found: Any = importlib.import_module(module)
+    for part in name.split("."):
+        found = getattr(found, part)
+    return found
+
+
+def make_by_call(target: Any, render: bool = False) -> Any:
+    """The environment that a class or a callable makes. `render_mode` is passed where the signature takes it."""
+    if render and _takes_render_mode(target):
+        return target(render_mode="rgb_array")
+    return target()
+
+
+def _takes_render_mode(target: Any) -> bool:
+    try:
+        parameters = inspect.signature(target).parameters
+    except (TypeError, ValueError):  # some callables have no signature that Python could read
+        return False
+    return "render_mode" in parameters or any(p.kind is p.VAR_KEYWORD for p in parameters.values())
+
+
+def can_render(env: Any) -> bool:
+    """Whether `render()` of this environment, as it was made, gives pictures."""
+    return getattr(env, "render_mode", None) == "rgb_array"
+
+
+def offers_pictures(env: Any) -> bool:
+    return "rgb_array" in (getattr(env, "metadata", None) or {}).get("render_modes", [])
+
+
+def check_env_type(env: Any) -> None:
+    """TypeError unless `env` is a Gymnasium environment."""
+    if not isinstance(env, gymnasium.Env):
+        raise TypeError(f"made {type(env).__name__}, which is not a gymnasium.Env")
+
+
+def first_observation(env: Any) -> Any:
+    """Reset once, as a run will; ValueError when the answer is not (observation, info)."""
+    answer = env.reset(seed=0)
+    if not isinstance(answer, tuple) or len(answer) != 2:
+        raise ValueError(f"reset returned {type(answer).__name__}, not a tuple (observation, info)")
+    return answer[0]
+
+
+def check_fits(flat: np.ndarray) -> None:
+    """ValueError when a first observation already is not finite."""
+    if not np.isfinite(flat).all():
+        raise ValueError("the first observation is not finite")

@@ -1,0 +1,277 @@
+"""Recipes: from what a user calls an environment to batches that actors step.
+
+An environment is named by an id (`LunarLander-v3`, `ALE/Pong-v5`, `Pong-v5`), an import path (`pkg.module:Name`, a class or
+a callable), an entry point of the group `shoal.envs`, an Env class, or a callable that returns an Env. EnvPool trains
+where it has the id and shows the same spaces as Gymnasium, else Gymnasium does; evaluation is Gymnasium's own
+environment, except for ids that Gymnasium cannot build here, which EnvPool both trains and judges, and says so.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from fnmatch import fnmatch
+from functools import cache, partial
+from importlib.metadata import entry_points
+from typing import Any
+
+from shoal.core.errors import BadInput, nearest
+from shoal.core.spec import EnvSpec
+from shoal.envs import envpool as pool
+from shoal.envs import registry
+from shoal.envs.batch import EnvBatch, EvalEnv
+from shoal.envs.cartpole import CartPole
+from shoal.envs.gymnasium import GymnasiumBatch, GymnasiumSingle
+from shoal.envs.jax_envs import JaxBatch, JaxEnv, JaxSingle
+from shoal.envs.pendulum import Pendulum
+from shoal.envs.spaces import Actions, Observations
+
+BACKENDS = ("auto", "envpool", "gymnasium", "jax")
+JAX_NATIVE: dict[str, Callable[[], JaxEnv]] = {"CartPole-v1": CartPole, "Pendulum-v1": Pendulum}
+
+log = logging.getLogger("shoal")
+
+
+@dataclass(frozen=True)
+class EnvSource:
+    """How to make an environment. Holds no live one, so that it may be sent to another process."""
+
+    name: str
+    target: Any  # an id, `pkg.module:Name`, a class, a callable, or a JaxEnv
+    backend: str  # of training: envpool, gymnasium or jax
+    judge: str = "gymnasium"  # of evaluation: gymnasium wherever it can build the environment
+    known: EnvSpec | None = field(default=None, compare=False, repr=False)
+
+    @property
+    def native(self) -> bool:
+        """Steps without holding Python's lock, so that threads are enough to run several actors."""
+        return self.backend in ("envpool", "jax")
+
+    def spec(self) -> EnvSpec:
+        """What the environment shows and takes. Makes one, resets it and closes it."""
+        if self.known is not None:
+            return self.known
+        if self.backend == "jax":
+            return _probe_jax(self.name, self._jax())
+        if self.backend == "envpool":
+            return _probe_pool(self.name, self.target, self._pool_options())
+        return _probe(self.name, self._make)
+
+    def batch(self, size: int, seed: int, actor: int) -> EnvBatch:
+        """`size` environments of actor `actor`; their randomness belongs to (seed, actor, environment)."""
+        if self.backend == "jax":
+            return JaxBatch(self._jax(), size, seed, actor)
+        if self.backend == "envpool":
+            task = registry.envpool_id(self.target)
+            return pool.EnvPoolBatch(self.name, task, size, seed, actor, self._pool_options())
+        return GymnasiumBatch(self.name, self._make, size, seed, actor)
+
+    def single(self, render: bool = False) -> EvalEnv:
+        """One environment to judge a policy in. `render` asks for pictures; `can_render` says whether there are any."""
+        if self.judge == "jax":
+            return JaxSingle(self._jax())
+        if self.judge == "envpool":
+            return pool.EnvPoolSingle(self.name, registry.envpool_id(self.target), render)
+        env = self._make()
+        if render and registry.offers_pictures(env):
+            env.close()
+            env = self._make(render=True)
+        return GymnasiumSingle(self.name, env, registry.can_render(env))
+
+    def jax_env(self) -> JaxEnv | None:
+        """The same environment written in JAX, whatever `backend` is; None where there is none."""
+        if self.backend == "jax":
+            return self._jax()
+        known = JAX_NATIVE.get(self.target) if isinstance(self.target, str) else None
+        return known() if known is not None else None
+
+    def _jax(self) -> JaxEnv:
+        if isinstance(self.target, str) and self.target in JAX_NATIVE:
+            return JAX_NATIVE[self.target]()
+        made = _resolve(self.target)
+        env = made() if isinstance(made, type) or not isinstance(made, JaxEnv) else made
+        if not isinstance(env, JaxEnv):
+            raise TypeError(f"{self.name} made {type(env).__name__}, which lacks the methods of a JaxEnv")
+        return env
+
+    def _make(self, render: bool = False) -> Any:
+        made = _resolve(self.target)
+        env = registry.make_by_id(made, render) if isinstance(made, str) else registry.make_by_call(made, render)
+        registry.check_env_type(env)
+        return env
+
+    def _pool_options(self) -> dict[str, Any]:
+        """Gymnasium's time limit, so that both play the same game."""
+        limit = registry.max_steps(str(_resolve(self.target))) if self.judge == "gymnasium" else None
+        return {} if limit is None else {"max_episode_steps": limit}
+
+
+def find(target: Any, backend: str = "auto") -> EnvSource:
+    """The recipe of an environment, after making it once. `BadInput` when it cannot be made or trained on."""
+    if backend not in BACKENDS:
+        raise BadInput(f"backend is {backend!r}; it must be one of {', '.join(BACKENDS)}.{nearest(backend, BACKENDS)}")
+    if isinstance(target, EnvSource):
+        return target if backend in ("auto", target.backend) else find(target.target, backend)
+    if isinstance(target, str):
+        point = next(iter(entry_points(group="shoal.envs", name=target)), None)
+        if point is not None:
+            return _find_object(target, point.value, backend)
+        return _find_object(target, target, backend) if ":" in target else _find_id(target, backend)
+    if not callable(target) and not isinstance(target, JaxEnv):
+        raise BadInput(f"environment is {target!r}; it must be an id, `pkg.module:Name`, an Env class or a callable")
+    name = str(getattr(target, "__name__", type(target).__name__)).strip("<>")
+    return _find_object(name, target, backend)
+
+
+def names(pattern: str | None = None) -> list[tuple[str, str]]:
+    """(id, backends) of everything that can be named here; `pattern` is a part of the id, or has wildcards."""
+    found: dict[str, list[str]] = {}
+    for backend, ids in (("envpool", pool.ids()), ("gymnasium", registry.gymnasium_ids()), ("jax", list(JAX_NATIVE))):
+        for name in ids:
+            found.setdefault(name, []).append(backend)
+    for point in entry_points(group="shoal.envs"):
+        found.setdefault(point.name, []).append("entry point")
+    wanted = (pattern or "").lower()
+    glob = wanted if any(c in wanted for c in "*?[") else f"*{wanted}*"
+    return sorted((name, ", ".join(backends)) for name, backends in found.items() if fnmatch(name.lower(), glob))
+
+
+def _find_object(name: str, target: Any, backend: str) -> EnvSource:
+    """A class, a callable, a JaxEnv, or the path of one."""
+    source = EnvSource(name, target, "gymnasium")
+    try:
+        made = _resolve(target)
+        if isinstance(made, str):
+            return replace(_find_id(made, "gymnasium" if backend == "auto" else backend), name=name, target=target)
+        env = made if isinstance(made, JaxEnv) and not isinstance(made, type) else registry.make_by_call(made)
+    except BadInput:
+        raise
+    except Exception as error:
+        raise _unmade(name, error) from error
+    if isinstance(env, JaxEnv):
+        if backend not in ("auto", "jax"):
+            raise BadInput(f"environment {name!r} is written in JAX: its backend is 'jax', not {backend!r}")
+        return EnvSource(name, target, "jax", judge="jax", known=_probe_jax(name, env))
+    if backend not in ("auto", "gymnasium"):
+        raise BadInput(f"environment {name!r} is a Python environment: its backend is 'gymnasium', not {backend!r}")
+    return replace(source, known=_probe(name, lambda: _checked(env)))
+
+
+def _find_id(name: str, backend: str) -> EnvSource:
+    ours = registry.gymnasium_id(name)
+    if backend == "jax":
+        if name not in JAX_NATIVE:
+            raise BadInput(f"environment {name!r} is not written in JAX; those that are: {', '.join(JAX_NATIVE)}")
+        return EnvSource(name, name, "jax", known=_probe_jax(name, JAX_NATIVE[name]()))
+    if backend == "envpool" and not pool.installed():
+        raise BadInput("backend 'envpool' needs EnvPool, which is not installed: pip install 'shoal[native]'")
+    if backend == "auto" and not pool.installed():
+        _say_what_is_missing()
+    in_pool = backend != "gymnasium" and registry.envpool_id(name) in pool.ids()
+    if ours is None and not in_pool:
+        valid = {n for n, _ in names()} | {n.removeprefix("ALE/") for n in registry.gymnasium_ids()}
+        where = "" if backend == "auto" else f" to {backend}"
+        hint = nearest(name, valid) or " An own environment is named by its import path, pkg.module:Name."
+        raise BadInput(f"environment {name!r} is not known{where}.{hint}")
+    if not in_pool:
+        if backend == "envpool":
+            raise BadInput(f"environment {name!r} is not known to EnvPool; Gymnasium has it")
+        source = EnvSource(name, name, "gymnasium")
+        return replace(source, known=_probe(name, source._make))
+    return _find_native(name, ours, backend)
+
+
+def _find_native(name: str, ours: str | None, backend: str) -> EnvSource:
+    """EnvPool has the id: does Gymnasium build the same environment, so that it can judge what is learnt?"""
+    theirs: EnvSpec | None = None
+    why = "Gymnasium has no such id"
+    if ours is not None:
+        try:
+            theirs = _probe(name, partial(registry.make_by_id, ours))
+        except BadInput as error:
+            why = str(error)
+    source = EnvSource(name, name, "envpool", judge="gymnasium" if theirs is not None else "envpool")
+    known = source.spec()
+    if theirs is not None and (theirs.obs, theirs.action) != (known.obs, known.action):
+        if backend == "auto":
+            return EnvSource(name, name, "gymnasium", known=theirs)
+        why, theirs = "Gymnasium's has other spaces", None
+        source = replace(source, judge="envpool")
+    if theirs is None:
+        log.warning("%s: evaluation will use EnvPool's environment too (%s)", name, why)
+    return replace(source, known=known)
+
+
+@cache
+def _say_what_is_missing() -> None:
+    log.warning(
+        "EnvPool is not installed (pip install 'shoal[native]'): stepping Gymnasium's Python environments instead,"
+        " about three times slower on LunarLander"
+    )
+
+
+def _resolve(target: Any) -> Any:
+    """Gymnasium's id as a string, or the object behind an import path, or the object itself."""
+    if not isinstance(target, str):
+        return target
+    if ":" not in target:
+        return registry.gymnasium_id(target) or target
+    try:
+        return registry.import_object(target)
+    except AttributeError:
+        named = registry.gymnasium_id(target.partition(":")[2])  # Gymnasium's own way: module:Id-v0
+        if named is None:
+            raise
+        return named
+
+
+def _unmade(name: str, error: Exception) -> BadInput:
+    message = " ".join(str(error).split())[:300]
+    return BadInput(f"environment {name!r} cannot be made: {type(error).__name__}: {message}")
+
+
+def _checked(env: Any) -> Any:
+    registry.check_env_type(env)
+    return env
+
+
+def _probe(name: str, make: Callable[[], Any]) -> EnvSpec:
+    """Make a Gymnasium environment, reset it once and close it."""
+    try:
+        env = make()
+        try:
+            observations, actions = Observations(env.observation_space), Actions(env.action_space)
+            registry.check_fits(observations.single(registry.first_observation(env)))
+        finally:
+            env.close()
+    except BadInput as error:
+        raise BadInput(f"environment {name!r}: {error}") from error
+    except Exception as error:
+        raise _unmade(name, error) from error
+    return EnvSpec(name, observations.spec, actions.spec)
+
+
+def _probe_pool(name: str, target: str, options: dict[str, Any]) -> EnvSpec:
+    try:
+        batch = pool.EnvPoolBatch(name, registry.envpool_id(target), 1, 0, 0, options)
+        try:
+            batch.reset()
+        finally:
+            batch.close()
+    except BadInput as error:
+        raise BadInput(f"environment {name!r}: {error}") from error
+    except Exception as error:
+        raise _unmade(name, error) from error
+    return batch.spec
+
+
+def _probe_jax(name: str, env: JaxEnv) -> EnvSpec:
+    try:
+        batch = JaxBatch(env, 1, 0, 0)
+        registry.check_fits(batch.reset())
+    except Exception as error:
+        raise _unmade(name, error) from error
+    if batch.spec.obs.shape != tuple(batch.reset().shape[1:]):
+        raise BadInput(f"environment {name!r} shows {batch.reset().shape[1:]}, its spec says {batch.spec.obs.shape}")
+    return batch.spec
