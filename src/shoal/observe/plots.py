@@ -1,0 +1,262 @@
+"""Figures from a run's metrics, as SVG or PNG bytes.
+
+Rows are what `run.sinks.read_metrics` gives. Every figure is None when the rows have nothing to show in it. Colours are
+told apart by colour-blind readers; in SVG all ink but the data takes the colour of the surrounding text, so that one
+figure serves a light and a dark page.
+"""
+
+from __future__ import annotations
+
+import io
+import math
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+import numpy as np
+from matplotlib import rc_context
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import EngFormatter, MaxNLocator
+
+Rows = Sequence[Mapping[str, Any]]
+
+BLUE, RED, GREEN, YELLOW, CYAN, PURPLE = "#4477AA", "#EE6677", "#228833", "#CCBB44", "#66CCEE", "#AA3377"
+PHASES = {"collect": BLUE, "learn": RED, "broadcast": YELLOW, "wait": "#BBBBBB"}
+_INK = "#102030"  # stands for the text's colour until the SVG is written
+_POINTS = 300  # a curve's most: more cannot be seen and only make the file big
+_PAUSE_S = 60.0
+
+
+def timeline(rows: Rows) -> list[Mapping[str, Any]]:
+    """The rows that led to the end: what a resumed run did again replaces what it had done after its checkpoint."""
+    kept: list[Mapping[str, Any]] = []
+    for row in rows:
+        while kept and kept[-1]["step"] > row["step"]:
+            kept.pop()
+        kept.append(row)
+    return kept
+
+
+def elapsed(rows: Rows) -> np.ndarray:
+    """Seconds since the first row [N], without the pauses between a run's end and its resumption."""
+    if not rows:
+        return np.zeros(0)
+    gaps = np.diff([float(row["time"]) for row in rows], prepend=float(rows[0]["time"]))
+    usual = float(np.median(gaps[1:])) if len(gaps) > 1 else 0.0
+    return np.cumsum(np.where((gaps < 0) | (gaps > max(_PAUSE_S, 50 * usual)), usual, gaps))
+
+
+def series(rows: Rows, name: str) -> tuple[np.ndarray, np.ndarray]:
+    """(positions in `rows`, values) where `name` is a finite number."""
+    found = [(i, float(row[name])) for i, row in enumerate(rows) if _is_number(row.get(name))]
+    return np.array([i for i, _ in found], int), np.array([v for _, v in found], float)
+
+
+def render(figure: Figure, kind: Literal["svg", "png"] = "svg") -> bytes:
+    """The figure's bytes: an SVG to be put inside HTML (no outside names in it), or a PNG on white."""
+    buffer = io.BytesIO()
+    if kind == "png":
+        figure.savefig(buffer, format="png", dpi=144, facecolor="white")
+        return buffer.getvalue()
+    with rc_context({"svg.fonttype": "none", "svg.hashsalt": "shoal"}):
+        figure.savefig(buffer, format="svg", transparent=True)
+    text = buffer.getvalue().decode()
+    text = text[text.index("<svg") :]
+    text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
+    text = re.sub(r'\sxmlns(:\w+)?="[^"]*"', "", text)
+    text = re.sub(
+        r'(<svg[^>]*?) width="[^"]*"', r"\1", re.sub(r'(<svg[^>]*?) height="[^"]*"', r"\1", text, count=1), count=1
+    )
+    return text.replace(_INK, "currentColor").replace(_INK.lower(), "currentColor").encode()
+
+
+def learning_curve(
+    rows: Rows, over: Literal["steps", "seconds"] = "steps", target: float | None = None
+) -> Figure | None:
+    """Return of training episodes; a band where the rows have `episode/return_q10` and `_q90`."""
+    at, values = series(rows, "episode/return")
+    if not len(at):
+        return None
+    x = elapsed(rows)[at] if over == "seconds" else _steps(rows)[at]
+    figure, axes = _figure()
+    position, mean = _thin(x, values)
+    low_at, low = series(rows, "episode/return_q10")
+    high_at, high = series(rows, "episode/return_q90")
+    if len(low_at) and np.array_equal(low_at, at) and np.array_equal(high_at, at):
+        axes.fill_between(
+            position, _thin(x, low)[1], _thin(x, high)[1], color=BLUE, alpha=0.2, lw=0, label="10 to 90 % of episodes"
+        )
+    axes.plot(position, mean, color=BLUE, lw=1.8, label="mean", marker="o" if len(position) == 1 else None)
+    if target is not None:
+        axes.axhline(target, color=RED, lw=1, ls="--", label=f"target {target:g}")
+    if len(axes.get_legend_handles_labels()[0]) > 1:
+        _legend(axes, "lower right")
+    _label(axes, _x_label(over), "return of training episodes")
+    if over == "steps":
+        axes.xaxis.set_major_formatter(EngFormatter(sep=""))
+    return figure
+
+
+def return_histogram(evaluation: Mapping[str, Any] | None) -> Figure | None:
+    """How the evaluation's returns spread, with their mean and interquartile mean."""
+    returns = np.array([r for r in (evaluation or {}).get("returns") or () if _is_number(r)], float)
+    if not len(returns):
+        return None
+    figure, axes = _figure()
+    bins = min(40, max(8, int(2 * math.sqrt(len(returns)))))
+    axes.hist(returns, bins=bins, color=BLUE, alpha=0.75, edgecolor="none")
+    _rule(axes, float(returns.mean()), RED, "-", "mean")
+    if evaluation is not None and _is_number(evaluation.get("iqm")):
+        _rule(axes, float(evaluation["iqm"]), GREEN, "--", "interquartile mean")
+    _legend(axes, "best")
+    axes.yaxis.set_major_locator(MaxNLocator(integer=True, nbins=6))
+    _label(axes, "return of an episode", "episodes")
+    return figure
+
+
+def throughput(rows: Rows) -> Figure | None:
+    """Environment steps a second, over the run's seconds."""
+    seconds = elapsed(rows)
+    at, values = series(rows, "speed/steps_per_s")
+    if not len(at) and len(rows) > 1:
+        gaps, gained = np.diff(seconds), np.diff(_steps(rows))
+        at = np.flatnonzero((gaps > 0) & (gained > 0)) + 1
+        values = gained[at - 1] / gaps[at - 1]
+    if not len(at):
+        return None
+    figure, axes = _figure()
+    axes.plot(*_thin(seconds[at], values), color=GREEN, lw=1.8, marker="o" if len(at) == 1 else None)
+    axes.set_ylim(bottom=0)
+    axes.yaxis.set_major_formatter(EngFormatter(sep=""))
+    _label(axes, "seconds of running", "environment steps / s")
+    return figure
+
+
+def time_breakdown(rows: Rows) -> Figure | None:
+    """The share of time that went to each phase, over the run's steps."""
+    if not rows:
+        return None
+    table = np.zeros((len(PHASES), len(rows)))
+    for line, name in enumerate(PHASES):
+        at, seconds = series(rows, f"time/{name}")
+        table[line, at] = np.maximum(seconds, 0.0)
+    if not table.any():
+        return None
+    whole = np.flatnonzero(table.sum(0) > 0)
+    groups = np.array_split(whole, min(60, len(whole)))
+    sums = np.array([table[:, group].sum(1) for group in groups]).T
+    share = 100 * sums / sums.sum(0)
+    x = np.array([_steps(rows)[group].mean() for group in groups])
+    if len(x) == 1:  # an area needs two edges
+        x, share = np.array([0.0, 2 * x[0] or 1.0]), np.repeat(share, 2, axis=1)
+    figure, axes = _figure()
+    total = 100 * table.sum(1) / table.sum()
+    labels = [f"{name} {part:.0f} %" for name, part in zip(PHASES, total, strict=True)]
+    axes.stackplot(x, share, colors=list(PHASES.values()), labels=labels, alpha=0.9, lw=0)
+    axes.set_xlim(x[0], x[-1])
+    axes.set_ylim(0, 100)
+    axes.grid(visible=False)
+    axes.legend(
+        loc="lower left",
+        bbox_to_anchor=(0, 1.0),
+        ncols=4,
+        frameon=False,
+        labelcolor=_INK,
+        handlelength=1,
+        columnspacing=1.2,
+    )
+    axes.xaxis.set_major_formatter(EngFormatter(sep=""))
+    _label(axes, "environment steps", "% of the time")
+    return figure
+
+
+def lag_histogram(rows: Rows) -> Figure | None:
+    """How many versions old the weights were that had acted, over updates."""
+    _, values = series(rows, "lag/versions")
+    if not len(values):
+        return None
+    figure, axes = _figure()
+    top = max(1.0, float(values.max()))
+    width = max(1.0, math.ceil(top / 30)) if np.allclose(values, np.round(values)) else top / 30
+    edges = np.arange(-width / 2, top + width, width)
+    axes.hist(values, bins=list(edges), color=PURPLE, alpha=0.8, rwidth=0.9)
+    axes.set_xlim(-0.6, max(top, 4.0) + 0.6)  # no single bar as wide as the picture
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=10))
+    axes.yaxis.set_major_locator(MaxNLocator(integer=True, nbins=6))
+    _label(axes, "lag in versions", "updates")
+    return figure
+
+
+def losses(rows: Rows) -> Figure | None:
+    """Every `loss/*` in a small picture of its own."""
+    names = sorted({name for row in rows for name in row if name.startswith("loss/")})
+    shown = [(name, *series(rows, name)) for name in names]
+    shown = [(name, at, values) for name, at, values in shown if len(at)]
+    if not shown:
+        return None
+    columns = min(len(shown), 4 if len(shown) % 3 == 1 else 3)  # no picture alone in the last line
+    lines = -(-len(shown) // columns)
+    figure = Figure(figsize=(6.2 if columns < 3 else 11.5, 2.2 * lines + 0.3), layout="constrained")
+    grid = figure.subplots(lines, columns, squeeze=False).ravel()
+    for axes, (name, at, values) in zip(grid, shown, strict=False):
+        _style(axes)
+        axes.plot(*_thin(_steps(rows)[at], values), color=BLUE, lw=1.4, marker="o" if len(at) == 1 else None)
+        axes.set_title(name.removeprefix("loss/").replace("_", " "), color=_INK, fontsize=10, loc="left")
+        axes.xaxis.set_major_formatter(EngFormatter(sep=""))
+        axes.xaxis.set_major_locator(MaxNLocator(nbins=4))
+    for axes in grid[len(shown) :]:
+        axes.remove()
+    figure.supxlabel("environment steps", color=_INK, fontsize=10)
+    return figure
+
+
+def _figure() -> tuple[Figure, Axes]:
+    figure = Figure(figsize=(6.2, 3.4), layout="constrained")
+    axes = figure.subplots()
+    _style(axes)
+    return figure, axes
+
+
+def _style(axes: Axes) -> None:
+    axes.set_facecolor("none")
+    axes.grid(visible=True, color=_INK, alpha=0.12, lw=0.8)
+    axes.set_axisbelow(True)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.spines[["left", "bottom"]].set_color(_INK)
+    axes.tick_params(colors=_INK, labelsize=9)
+    axes.margins(x=0.01)
+
+
+def _label(axes: Axes, x: str, y: str) -> None:
+    axes.set_xlabel(x, color=_INK, fontsize=10)
+    axes.set_ylabel(y, color=_INK, fontsize=10)
+
+
+def _legend(axes: Axes, where: Literal["best", "lower right"]) -> None:
+    axes.legend(loc=where, frameon=False, labelcolor=_INK, fontsize=9)
+
+
+def _rule(axes: Axes, value: float, colour: str, dash: str, name: str) -> None:
+    axes.axvline(value, color=colour, lw=1.8, ls=dash, label=f"{name} {value:.1f}")
+
+
+def _x_label(over: str) -> str:
+    return "environment steps" if over == "steps" else "seconds of running"
+
+
+def _steps(rows: Rows) -> np.ndarray:
+    return np.array([float(row["step"]) for row in rows])
+
+
+def _thin(x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """At most `_POINTS` points, each the mean of its neighbours."""
+    if len(x) <= _POINTS:
+        return x, y
+    cuts = np.linspace(0, len(x), _POINTS + 1).astype(int)[:-1]
+    sizes = np.diff(np.append(cuts, len(x)))
+    return np.add.reduceat(x, cuts) / sizes, np.add.reduceat(y, cuts) / sizes
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)

@@ -1,0 +1,222 @@
+"""The report of a run: one HTML file without outside resources, which opens offline and in ten years."""
+
+from __future__ import annotations
+
+import base64
+import math
+from collections.abc import Callable, Mapping, Sequence
+from html import escape
+from pathlib import Path
+from typing import Any
+
+from matplotlib.figure import Figure
+
+from shoal.observe import plots
+from shoal.observe.page import PAGE
+from shoal.run.files import write_atomically
+from shoal.run.folder import RunFolder, read_json
+from shoal.run.progress import clock
+from shoal.run.sinks import read_metrics
+
+_CLIP_MAX = 12 * 2**20  # bytes of a video.mp4 that are taken in without being asked
+
+# Title, one line that tells how to read it, and the figure of (rows, evaluation, target).
+SECTIONS: tuple[tuple[str, str, Callable[[plots.Rows, Mapping[str, Any] | None, float | None], Figure | None]], ...] = (
+    (
+        "Learning curve",
+        "Return of training episodes against environment steps.",
+        lambda rows, evaluation, target: plots.learning_curve(rows, "steps", target),
+    ),
+    (
+        "Learning curve in time",
+        "The same against seconds, from the first record on.",
+        lambda rows, evaluation, target: plots.learning_curve(rows, "seconds", target),
+    ),
+    (
+        "Evaluation returns",
+        "How the returns of fresh evaluation episodes spread.",
+        lambda rows, evaluation, target: plots.return_histogram(evaluation),
+    ),
+    (
+        "Throughput",
+        "Environment steps a second while training.",
+        lambda rows, evaluation, target: plots.throughput(rows),
+    ),
+    (
+        "Where the time goes",
+        "Share of the learner's time in each phase; waiting is time in which it had nothing to do.",
+        lambda rows, evaluation, target: plots.time_breakdown(rows),
+    ),
+    (
+        "Policy lag",
+        "How many updates old the weights were that had acted.",
+        lambda rows, evaluation, target: plots.lag_histogram(rows),
+    ),
+    (
+        "Losses",
+        "What the algorithm minimised, term by term.",
+        lambda rows, evaluation, target: plots.losses(rows),
+    ),
+)
+
+
+def write_report(folder: RunFolder, evaluation: Mapping[str, Any] | None = None, clip: bytes | None = None) -> Path:
+    """Write `report.html` from what the folder holds, and return its path.
+
+    `evaluation` and `clip` (an mp4) default to the folder's `evaluation.json` and `video.mp4`. What a run does not have
+    is left out. `fault/*` in the metrics are counts so far.
+    """
+    config = folder.read_config()
+    summary = read_json(folder.summary_path) if folder.summary_path.exists() else {}
+    if evaluation is None and folder.evaluation_path.exists():
+        evaluation = read_json(folder.evaluation_path)
+    if clip is None and folder.video_path.is_file() and folder.video_path.stat().st_size <= _CLIP_MAX:
+        clip = folder.video_path.read_bytes()
+    rows = plots.timeline(read_metrics(folder.metrics_path)) if folder.metrics_path.exists() else []
+    machine = config.pop("machine", {})
+    body = "\n".join(
+        [
+            _header(folder, config, summary, machine),
+            _headline(summary, evaluation, rows),
+            '<div class="grid">',
+            _video(clip),
+            *_figures(rows, evaluation, _target(config)),
+            "</div>",
+            _faults(rows),
+            _table("Configuration", _flat(config), open_=False),
+            _table("Versions and hardware", _flat(machine), open_=False),
+        ]
+    )
+    page = PAGE.replace("{{title}}", escape(_name(folder, config, summary))).replace("{{body}}", body)
+    write_atomically(folder.report_path, page.encode())
+    return folder.report_path
+
+
+def _name(folder: RunFolder, config: Mapping[str, Any], summary: Mapping[str, Any]) -> str:
+    parts = [str(summary.get(key) or config.get(key) or "") for key in ("env", "algo", "topology", "runtime")]
+    parts = [part for part in parts if part and not part.startswith("{")]
+    return " · ".join(parts) or folder.path.name
+
+
+def _header(
+    folder: RunFolder, config: Mapping[str, Any], summary: Mapping[str, Any], machine: Mapping[str, Any]
+) -> str:
+    facts = [folder.path.name]
+    if summary.get("seed") is not None:
+        facts.append(f"seed {summary['seed']}")
+    if machine.get("cpu"):
+        facts.append(f"{machine['cpu']}, {machine.get('cores', '?')} cores")
+    name = escape(_name(folder, config, summary))
+    return f"<header><h1>{name}</h1><p>{escape(' · '.join(facts))}</p></header>"
+
+
+def _headline(summary: Mapping[str, Any], evaluation: Mapping[str, Any] | None, rows: plots.Rows) -> str:
+    found = evaluation or {}
+    mean, sd = found.get("mean", summary.get("eval_mean")), found.get("sd", summary.get("eval_sd"))
+    episodes = found.get("episodes", summary.get("eval_episodes"))
+    interval = found.get("ci")
+    how = f"{episodes} {'greedy ' if found.get('greedy', True) else 'sampled '}episodes" if episodes else ""
+    if interval and all(_is_number(end) for end in interval):
+        how += f"; the mean lies in {_number(interval[0])} to {_number(interval[1])} (95 %)"
+    steps = summary.get("env_steps", rows[-1]["step"] if rows else None)
+    speed = summary.get("steps_per_s")
+    lag = summary.get("lag_mean")
+    middle = found.get("iqm", summary.get("eval_iqm"))
+    solved, wall = summary.get("solved_at_s"), summary.get("wall_s")
+    spread = f" ± {_number(sd)}" if _is_number(sd) else ""
+    cards = [
+        ("evaluation return", mean, f"{_number(mean)}{spread}", how),
+        ("interquartile mean", middle, _number(middle), "of the middle half of episodes"),
+        ("solved after", solved, clock(solved), "from the first environment step"),
+        ("training", wall, clock(wall), f"and {clock(summary.get('setup_s'))} to set up"),
+        ("environment steps", steps, _number(steps), f"{_number(summary.get('updates'))} updates"),
+        ("throughput", speed, f"{_number(speed)} / s", "environment steps while training"),
+        ("policy lag", lag, _number(lag), f"versions on average, {_number(summary.get('lag_max'))} at most"),
+    ]
+    boxes = "".join(
+        f'<div class="card"><div class="what">{escape(what)}</div><div class="value">{escape(value)}</div>'
+        f'<div class="how">{escape(how)}</div></div>'
+        for what, known, value, how in cards
+        if _is_number(known)
+    )
+    return f'<section class="cards">{boxes}</section>' if boxes else ""
+
+
+def _figures(rows: plots.Rows, evaluation: Mapping[str, Any] | None, target: float | None) -> list[str]:
+    parts: list[str] = []
+    for title, hint, draw in SECTIONS:
+        figure = draw(rows, evaluation, target)
+        if figure is not None:
+            wide = " wide" if figure.get_figwidth() > 8 else ""
+            picture = plots.render(figure, "svg").decode()
+            parts.append(f'<figure class="panel{wide}"><h2>{escape(title)}</h2><p>{escape(hint)}</p>{picture}</figure>')
+    return parts
+
+
+def _video(clip: bytes | None) -> str:
+    if not clip:
+        return ""
+    data = base64.b64encode(clip).decode()
+    return (
+        '<figure class="panel"><h2>The agent</h2><p>One episode of the trained policy.</p>'
+        f'<video controls loop muted playsinline autoplay src="data:video/mp4;base64,{data}"></video></figure>'
+    )
+
+
+def _faults(rows: plots.Rows) -> str:
+    names = sorted({name for row in rows for name in row if name.startswith("fault/")})
+    counts = {name.removeprefix("fault/"): max(plots.series(rows, name)[1], default=0.0) for name in names}
+    counts = {name: f"{count:g}" for name, count in counts.items() if count}
+    if not counts:
+        return '<p class="calm">No faults: nothing broke and had to be put right.</p>' if rows else ""
+    return _table("Faults that were put right", counts, open_=True)
+
+
+def _table(title: str, values: Mapping[str, Any], *, open_: bool) -> str:
+    if not values:
+        return ""
+    lines = "".join(
+        f"<tr><th>{escape(name)}</th><td>{escape(_cell(value))}</td></tr>" for name, value in values.items()
+    )
+    return f"<details{' open' if open_ else ''}><summary>{escape(title)}</summary><table>{lines}</table></details>"
+
+
+def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for name, value in values.items():
+        if isinstance(value, Mapping):
+            flat.update(_flat(value, f"{prefix}{name}."))
+        else:
+            flat[f"{prefix}{name}"] = value
+    return flat
+
+
+def _cell(value: Any) -> str:
+    if value is None:
+        return "none"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return ", ".join(_cell(item) for item in value)
+    return str(value)
+
+
+def _target(config: Mapping[str, Any]) -> float | None:
+    target = config.get("until_return")
+    return float(target) if target is not None and _is_number(target) else None
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _number(value: Any) -> str:
+    if not _is_number(value):
+        return "-"
+    return (
+        f"{value:,.0f}"
+        if abs(value) >= 1000 or value == int(value)
+        else f"{value:.3g}"
+        if abs(value) < 1
+        else f"{value:.1f}"
+    )
