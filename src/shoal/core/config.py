@@ -26,7 +26,15 @@ Fraction = Annotated[float, msgspec.Meta(ge=0, le=1)]
 
 @cache
 def field_help(config: type) -> dict[str, str]:
-    """{field: docstring below it}, read from the class's source."""
+    """{field: docstring below it}, read from the source of the class and of those it builds on."""
+    found: dict[str, str] = {}
+    for base in reversed(config.__mro__):
+        if dataclasses.is_dataclass(base):
+            found |= _own_help(base)
+    return found
+
+
+def _own_help(config: type) -> dict[str, str]:
     tree = ast.parse(textwrap.dedent(inspect.getsource(config)))
     body = typing.cast(ast.ClassDef, tree.body[0]).body
     found: dict[str, str] = {}

@@ -72,6 +72,9 @@ class Stream(Protocol):
     def depth(self, lane: int) -> int:
         """Slots that are full and not yet taken."""
 
+    def pushed(self, lane: int) -> int:
+        """Slots pushed so far: where a producer's successor goes on."""
+
 
 class Board(Protocol):
     """The newest weights, versioned, from one writer to any number of readers; the last `history` versions stay.

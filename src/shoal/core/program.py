@@ -15,7 +15,8 @@ from shoal.core.record import Record
 
 @dataclass(frozen=True, kw_only=True)
 class StreamSpec:
-    lanes: int
+    producers: tuple[str, ...]  # the roles that fill a lane each
+    consumer: str
     depth: int  # slots a lane
     record: Record
     kind = "Stream"
@@ -23,8 +24,10 @@ class StreamSpec:
 
 @dataclass(frozen=True, kw_only=True)
 class BoardSpec:
+    writer: str
+    readers: tuple[str, ...]
     size: int
-    history: int
+    history: int  # versions that stay readable
     kind = "Board"
 
 
@@ -102,10 +105,8 @@ class Role(Protocol):
 
     def run(self) -> Steps: ...
 
-    def snapshot(self) -> dict[str, np.ndarray]:
-        """What `restore` needs to go on from here, bit for bit; {} if that cannot be had."""
-
-    def restore(self, arrays: Mapping[str, np.ndarray]) -> None: ...
+    def snapshots(self) -> dict[str, dict[str, np.ndarray]]:
+        """Between two of its steps: what its successor needs to go on bit for bit, by part; {} if that cannot be had."""
 
     def close(self) -> None: ...
 

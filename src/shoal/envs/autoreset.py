@@ -83,6 +83,9 @@ class Rows:
         self._begun = True
         self._tell()
 
+    def close(self) -> None:
+        self.batch.close()
+
     def _reset(self) -> None:
         self.obs = np.asarray(self.batch.reset())
         self._ended = np.zeros(self.batch.size, np.bool_)
@@ -116,7 +119,7 @@ class Rows:
     def _not_finite(self) -> np.ndarray:
         if self._finite:
             return np.zeros(self.batch.size, np.bool_)
-        return ~np.isfinite(self.obs.reshape(self.batch.size, -1)).all(axis=1)
+        return np.asarray(~np.isfinite(self.obs.reshape(self.batch.size, -1)).all(axis=1))
 
     def _replace(self, index: int, what: str) -> None:
         """Restart environment `index` until its first observation is finite."""

@@ -1,0 +1,18 @@
+"""One file an algorithm: what to minimise and how to act, as pure functions of (state, batch).
+
+May import: nets, replay, ops, core. To add one: its file, one line in `ALGOS`, its test. Looking for the loop that calls
+these? `roles`. For the contract? `core.algorithm`. For the maths? `ops`.
+"""
+
+from __future__ import annotations
+
+from shoal.algos.a2c import A2C
+from shoal.algos.on_policy import OnPolicy
+from shoal.algos.ppo import PPO
+from shoal.algos.reinforce import Reinforce
+
+ALGOS: dict[str, type[OnPolicy]] = {
+    "a2c": A2C,
+    "ppo": PPO,
+    "reinforce": Reinforce,
+}

@@ -1,0 +1,64 @@
+"""A2C: one gradient a batch, from advantages of the policy that acted.
+
+Mnih et al. 2016, https://arxiv.org/abs/1602.01783. Deviation: the return estimator is GAE, of which n-step returns are one end.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import final
+
+from shoal.algos.on_policy import Batch, OnPolicy, OnPolicyConfig, never, rmsprop
+from shoal.core.algorithm import LearnerState, Optimiser, Params
+from shoal.core.config import Fraction, PositiveFloat
+from shoal.core.trajectory import Array
+from shoal.ops import losses
+
+
+@dataclass(frozen=True, kw_only=True)
+class A2CConfig(OnPolicyConfig):
+    """Advantage actor-critic."""
+
+    learning_rate: PositiveFloat = 1e-3
+    """step size at the start"""
+    unroll: int = 16
+    """steps that each environment makes between two updates"""
+    normalise_advantage: bool = False
+    """standardise advantages over the batch"""
+    decay: Fraction = 0.99
+    """RMSProp's memory of squared gradients"""
+    epsilon: PositiveFloat = 1e-5
+    """added to RMSProp's denominator"""
+    initial_square: PositiveFloat = 1e-2
+    """what RMSProp takes the squared gradients to be before it has seen any: keeps the first steps small"""
+
+
+@final
+class A2C(OnPolicy[A2CConfig]):
+    Config = A2CConfig
+    about = "advantage actor-critic: one gradient a batch"
+
+    @property
+    def epochs(self) -> int:
+        return 1
+
+    @property
+    def optimiser(self) -> Optimiser:
+        return rmsprop(self.config.decay, self.config.epsilon, self.config.initial_square)
+
+    def loss(self, params: Params, state: LearnerState, batch: Batch) -> tuple[Array, dict[str, Array]]:
+        return actor_critic_loss(self, params, batch)
+
+    def should_stop(self, metrics: dict[str, Array]) -> Array:
+        return never(metrics)
+
+
+def actor_critic_loss(algorithm: OnPolicy, params: Params, batch: Batch) -> tuple[Array, dict[str, Array]]:
+    """-log pi A + c (v - G)^2 - beta H, the mean over valid rows."""
+    rows, config = batch.rows, algorithm.config
+    log_pi, entropy, value = algorithm.evaluate(params, batch)
+    policy_loss = losses.masked_mean(losses.policy_gradient(log_pi, rows.advantage), rows.valid)
+    value_loss = losses.masked_mean(losses.value_loss(value, rows.target), rows.valid)
+    mean_entropy = losses.masked_mean(entropy, rows.valid)
+    total = policy_loss + config.value_weight * value_loss - config.entropy * mean_entropy
+    return total, {"policy": policy_loss, "value": value_loss, "entropy": mean_entropy}

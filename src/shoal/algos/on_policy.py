@@ -1,0 +1,229 @@
+"""What REINFORCE, A2C and PPO share: acting, normalisation, and the batch that each weighs in its own way."""
+
+from __future__ import annotations
+
+import abc
+from dataclasses import dataclass
+from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from shoal.core.algorithm import (
+    ActorState,
+    Feedback,
+    LearnerState,
+    Minibatches,
+    Optimiser,
+    Params,
+    RewardScale,
+    Task,
+    Unrolls,
+)
+from shoal.core.config import Fraction, NonNegative, NonNegativeFloat, Positive, PositiveFloat
+from shoal.core.trajectory import Array, Trajectory
+from shoal.nets.actor_critic import Net
+from shoal.ops import distributions, losses, returns, schedules, statistics
+
+
+@dataclass(frozen=True, kw_only=True)
+class OnPolicyConfig:
+    """The settings that every on-policy algorithm has."""
+
+    learning_rate: PositiveFloat = 3e-4
+    """step size at the start"""
+    final_rate: Fraction = 1.0
+    """share of the learning rate that is left at the end of the budget; 1 keeps it constant"""
+    gamma: Fraction = 0.99
+    """discount a step"""
+    lam: Fraction = 0.95
+    """GAE's lambda: 0 trusts the value function, 1 the returns"""
+    unroll: Positive = 64
+    """steps that each environment makes between two updates"""
+    batch_size: NonNegative = 0
+    """samples a gradient, at most: the batch is cut into even minibatches no larger than this; 0 is the whole batch"""
+    entropy: NonNegativeFloat = 0.0
+    """weight of the entropy bonus"""
+    value_weight: NonNegativeFloat = 1.0
+    """weight of the value loss, which is half the squared error"""
+    max_grad_norm: PositiveFloat = 0.5
+    """gradients with a larger global norm are scaled down to it"""
+    normalise_advantage: bool = True
+    """standardise advantages over the batch"""
+    normalise_obs: bool = False
+    """standardise observations by running statistics, which travel with the weights"""
+    normalise_reward: bool = False
+    """divide rewards by the running deviation of discounted returns"""
+    reward_scale: PositiveFloat = 1.0
+    """rewards are multiplied by this first"""
+
+
+class Rows(NamedTuple):
+    """A prepared batch: every array begins with [T, B], or with [N] once it is flattened."""
+
+    obs: Array
+    action: Array
+    log_mu: Array  # log-probability under the policy that acted
+    value: Array  # before the update
+    advantage: Array
+    target: Array  # of the value function
+    valid: Array
+    first: Array
+
+
+class Batch(NamedTuple):
+    rows: Rows
+    columns: dict[str, Array]  # [B, ...] the recurrent state before row 0
+
+
+C = TypeVar("C", bound=OnPolicyConfig)
+
+
+def even_split(samples: int, at_most: int) -> int:
+    """The smallest number of equal parts of `samples` that are no larger than `at_most` (0: one part)."""
+    if at_most == 0 or at_most >= samples:
+        return 1
+    return next(n for n in range(-(-samples // at_most), samples + 1) if samples % n == 0)
+
+
+@dataclass(frozen=True)
+class OnPolicy(abc.ABC, Generic[C]):
+    """Everything but the loss. Concrete algorithms are final: they fill in what is abstract and override nothing."""
+
+    config: C
+    task: Task
+    net: Net
+
+    Config: ClassVar[type[Any]]
+    about: ClassVar[str]
+
+    @property
+    @abc.abstractmethod
+    def epochs(self) -> int: ...
+
+    @property
+    @abc.abstractmethod
+    def optimiser(self) -> Optimiser: ...
+
+    @abc.abstractmethod
+    def loss(self, params: Params, state: LearnerState, batch: Batch) -> tuple[Array, dict[str, Array]]: ...
+
+    @abc.abstractmethod
+    def should_stop(self, metrics: dict[str, Array]) -> Array: ...
+
+    @property
+    def lam(self) -> float:
+        return self.config.lam
+
+    @property
+    def experience(self) -> Unrolls:
+        return Unrolls(self.config.unroll)
+
+    @property
+    def minibatches(self) -> Minibatches:
+        """Recurrent nets need whole columns, so there the batch size counts in columns of `unroll` steps."""
+        by_column = self.net.recurrent
+        if by_column:
+            size = max(1, self.config.batch_size // self.config.unroll) if self.config.batch_size else 0
+            return Minibatches(self.epochs, even_split(self.task.envs, size), True)
+        return Minibatches(self.epochs, even_split(self.task.envs * self.config.unroll, self.config.batch_size), False)
+
+    def init(self, key: Array) -> LearnerState:
+        params = self.net.init(key)
+        obs = self.task.spec.obs
+        normalise = self.config.normalise_obs and not obs.is_image
+        return LearnerState(
+            params=params,
+            moments=self.optimiser.init(params),
+            obs=statistics.empty_moments(obs.shape) if normalise else None,
+            reward=RewardScale(statistics.empty_moments(()), jnp.zeros(self.task.envs, jnp.float32))
+            if self.config.normalise_reward
+            else None,
+            step=jnp.zeros((), jnp.int32),
+            progress=jnp.zeros((), jnp.float32),
+            extra={},
+        )
+
+    def rate(self, state: LearnerState) -> Array:
+        start = self.config.learning_rate
+        return schedules.linear(start, start * self.config.final_rate, state.progress)
+
+    def actor_state(self, state: LearnerState) -> ActorState:
+        policy = {name: part for name, part in state.params.items() if name != "value"}
+        if state.obs is None:
+            return ActorState(policy, None, None)
+        return ActorState(policy, state.obs.mean, 1.0 / (statistics.std(state.obs) + 1e-8))
+
+    def initial_carry(self, envs: int) -> dict[str, Array]:
+        return self.net.initial_carry(envs)
+
+    def act(
+        self, actor: ActorState, obs: Array, carry: dict[str, Array], first: Array, key: Array, explore: Array
+    ) -> tuple[Array, dict[str, Array], dict[str, Array]]:
+        """The policy alone: log-probabilities and values are the learner's to compute, once, for the whole unroll."""
+        params, carry = self.net.policy(actor.params, self._seen(actor, obs), carry, first)
+        return distributions.sample(self.task.spec.action, params, key, explore), {}, carry
+
+    def _seen(self, actor: ActorState, obs: Array) -> Array:
+        """Observations as the policy sees them."""
+        if actor.obs_mean is None:
+            return obs
+        return jnp.clip((obs - actor.obs_mean) * actor.obs_scale, -10.0, 10.0)
+
+    def prepare(
+        self, state: LearnerState, acted: ActorState | None, trajectory: Trajectory, key: Array
+    ) -> tuple[LearnerState, Batch]:
+        """Log-probabilities by the weights that acted, values by the newest, then advantages.
+
+        Statistics are updated first, so that the values and the coming gradients see the same observations.
+        """
+        tr, config = trajectory, self.config
+        if acted is None:
+            raise ValueError("on-policy algorithms need the weights that acted")
+        if state.obs is not None:
+            state = state._replace(obs=statistics.update_moments(state.obs, tr.obs[:-1], tr.valid))
+        reward = tr.reward * config.reward_scale
+        if state.reward is not None:
+            scale = statistics.update_reward_scale(state.reward, reward, tr.boundary, tr.valid, config.gamma)
+            state = state._replace(reward=scale)
+            reward = reward / (statistics.std(scale.moments) + 1e-8)
+        seen = self._seen(self.actor_state(state), tr.obs)
+        value = self.net.value(state.params, seen, tr.carry, tr.first)  # [T+1, B]
+        acted_params = {**acted.params, "value": state.params["value"]}
+        policy, _ = self.net.forward(acted_params, self._seen(acted, tr.obs[:-1]), tr.carry, tr.first[:-1])
+        log_mu = distributions.log_prob(self.task.spec.action, policy, tr.action)
+        advantage = returns.gae(reward, tr.discount, value, tr.boundary, tr.valid, config.gamma, self.lam)
+        target = advantage + value[:-1]
+        if config.normalise_advantage:
+            advantage = losses.standardise(advantage, tr.valid)
+        rows = Rows(seen[:-1], tr.action, log_mu, value[:-1], advantage, target, tr.valid, tr.first[:-1])
+        return state, Batch(jax.lax.stop_gradient(rows), tr.carry)
+
+    def gradients(self, state: LearnerState, minibatch: Batch, key: Array) -> tuple[Params, Feedback]:
+        grads, metrics = jax.grad(self.loss, has_aux=True)(state.params, state, minibatch)
+        grads, norm = losses.clip_by_global_norm(grads, self.config.max_grad_norm)
+        return grads, Feedback({**metrics, "grad_norm": norm}, self.should_stop(metrics))
+
+    def settle(self, state: LearnerState, params: Params) -> LearnerState:
+        return state._replace(params=params, step=state.step + 1)
+
+    def evaluate(self, params: Params, batch: Batch) -> tuple[Array, Array, Array]:
+        """(log pi(a|s), entropy, value) of a minibatch under `params`."""
+        rows = batch.rows
+        policy, value = self.net.forward(params, rows.obs, batch.columns, rows.first)
+        action = self.task.spec.action
+        return distributions.log_prob(action, policy, rows.action), distributions.entropy(action, policy), value
+
+
+def rmsprop(decay: float, epsilon: float, initial: float) -> Optimiser:
+    return optax.scale_by_rms(decay=decay, eps=epsilon, initial_scale=initial)
+
+
+def adam(epsilon: float) -> Optimiser:
+    return optax.scale_by_adam(eps=epsilon)
+
+
+def never(metrics: dict[str, Array]) -> Array:
+    return jnp.asarray(np.False_)

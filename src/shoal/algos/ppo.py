@@ -1,0 +1,78 @@
+"""PPO: several epochs on a batch, with the policy held near the one that acted.
+
+Schulman et al. 2017, https://arxiv.org/abs/1707.06347. Deviations: advantages are standardised over the whole batch, not each
+minibatch; values are recomputed by the newest weights when the batch arrives, so that targets are not stale; the KL stop
+ends the remaining minibatches of an update, not only the remaining epochs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import final
+
+import jax.numpy as jnp
+
+from shoal.algos.on_policy import Batch, OnPolicy, OnPolicyConfig, adam, never
+from shoal.core.algorithm import LearnerState, Optimiser, Params
+from shoal.core.config import NonNegativeFloat, Positive, PositiveFloat
+from shoal.core.trajectory import Array
+from shoal.ops import losses, schedules
+
+
+@dataclass(frozen=True, kw_only=True)
+class PPOConfig(OnPolicyConfig):
+    """Proximal policy optimisation."""
+
+    batch_size: int = 256
+    """samples a gradient, at most: the batch is cut into even minibatches no larger than this; 0 is the whole batch"""
+    epochs: Positive = 4
+    """passes over each batch"""
+    clip: PositiveFloat = 0.2
+    """how far the probability ratio may move before its gradient stops"""
+    anneal_clip: bool = False
+    """let the clip range fall with the budget, as the learning rate does"""
+    value_clip: NonNegativeFloat = 0.0
+    """how far a value may move in one update before its gradient stops; 0 is off"""
+    target_kl: NonNegativeFloat = 0.0
+    """end an update early once the policy has moved this far (1.5 times is the limit); 0 is off"""
+
+
+@final
+class PPO(OnPolicy[PPOConfig]):
+    Config = PPOConfig
+    about = "proximal policy optimisation: several epochs on each batch, held near the policy that acted"
+
+    @property
+    def epochs(self) -> int:
+        return self.config.epochs
+
+    @property
+    def optimiser(self) -> Optimiser:
+        return adam(1e-5)
+
+    def loss(self, params: Params, state: LearnerState, batch: Batch) -> tuple[Array, dict[str, Array]]:
+        rows, config = batch.rows, self.config
+        log_pi, entropy, value = self.evaluate(params, batch)
+        clip = config.clip * (schedules.linear(1.0, config.final_rate, state.progress) if config.anneal_clip else 1.0)
+        policy_loss = losses.masked_mean(losses.ppo_clip(log_pi, rows.log_mu, rows.advantage, clip), rows.valid)
+        if config.value_clip:
+            squared = losses.clipped_value_loss(value, rows.value, rows.target, config.value_clip)
+        else:
+            squared = losses.value_loss(value, rows.target)
+        value_loss = losses.masked_mean(squared, rows.valid)
+        mean_entropy = losses.masked_mean(entropy, rows.valid)
+        total = policy_loss + config.value_weight * value_loss - config.entropy * mean_entropy
+        ratio = jnp.exp(log_pi - rows.log_mu)
+        metrics = {
+            "policy": policy_loss,
+            "value": value_loss,
+            "entropy": mean_entropy,
+            "kl": losses.masked_mean(losses.approx_kl(log_pi, rows.log_mu), rows.valid),
+            "clipped": losses.masked_mean((jnp.abs(ratio - 1.0) > clip).astype(jnp.float32), rows.valid),
+        }
+        return total, metrics
+
+    def should_stop(self, metrics: dict[str, Array]) -> Array:
+        if not self.config.target_kl:
+            return never(metrics)
+        return metrics["kl"] > 1.5 * self.config.target_kl

@@ -1,0 +1,48 @@
+"""REINFORCE with a learned baseline: Monte-Carlo returns, one gradient a batch.
+
+Williams 1992, https://doi.org/10.1007/BF00992696. Deviation: an episode that the unroll cuts goes on by the baseline's estimate
+(lambda is 1), since dropping it would favour short episodes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import final
+
+from shoal.algos.a2c import actor_critic_loss
+from shoal.algos.on_policy import Batch, OnPolicy, OnPolicyConfig, adam, never
+from shoal.core.algorithm import LearnerState, Optimiser, Params
+from shoal.core.config import Fraction, Positive, PositiveFloat
+from shoal.core.trajectory import Array
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReinforceConfig(OnPolicyConfig):
+    """REINFORCE with baseline."""
+
+    learning_rate: PositiveFloat = 1e-3
+    """step size at the start"""
+    lam: Fraction = 1.0
+    """GAE's lambda: 1 is the Monte-Carlo return; less trusts the baseline"""
+    unroll: Positive = 128
+    """steps that each environment makes between two updates"""
+
+
+@final
+class Reinforce(OnPolicy[ReinforceConfig]):
+    Config = ReinforceConfig
+    about = "REINFORCE with a learned baseline: Monte-Carlo returns, one gradient a batch"
+
+    @property
+    def epochs(self) -> int:
+        return 1
+
+    @property
+    def optimiser(self) -> Optimiser:
+        return adam(1e-8)
+
+    def loss(self, params: Params, state: LearnerState, batch: Batch) -> tuple[Array, dict[str, Array]]:
+        return actor_critic_loss(self, params, batch)
+
+    def should_stop(self, metrics: dict[str, Array]) -> Array:
+        return never(metrics)

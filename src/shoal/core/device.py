@@ -1,0 +1,38 @@
+"""How JAX uses this process: one compute thread, calls that return when they are done, compilations kept on disk."""
+
+from __future__ import annotations
+
+import os
+import sys
+from functools import cache
+from pathlib import Path
+
+
+def cache_folder() -> Path:
+    """Where compiled code is kept between runs: $SHOAL_CACHE, or the user's cache folder."""
+    chosen = os.environ.get("SHOAL_CACHE")
+    return Path(chosen) if chosen else Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "shoal"
+
+
+@cache
+def settle_process() -> None:
+    """Call before the first JAX computation of a process; later calls do nothing.
+
+    One thread, because actors already fill the cores, and because results depend on the size of XLA's pool. Synchronous
+    dispatch, because with one thread an actor's call would wait behind a whole update.
+    """
+    os.environ["NPROC"] = "1"
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    os.environ.setdefault("JAX_PLATFORMS", "cpu") if not _accelerator() else None
+    import jax
+
+    jax.config.update("jax_cpu_enable_async_dispatch", False)
+    if jax.config.jax_compilation_cache_dir is None:
+        jax.config.update("jax_compilation_cache_dir", str(cache_folder() / "xla"))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+    jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+
+
+def _accelerator() -> bool:
+    """Whether a GPU could be there: then JAX chooses the platform itself."""
+    return sys.platform == "linux" and Path("/proc/driver/nvidia").exists()

@@ -1,0 +1,12 @@
+"""Random keys by path: (seed, who, which) names one key, on every runtime and in every process."""
+
+from __future__ import annotations
+
+import numpy as np
+
+ACTING, LEARNING, INIT, ENVS, EVALUATION = range(5)  # the first word of a path: no two uses share a key
+
+
+def key_data(seed: int, *path: int) -> np.ndarray:
+    """The raw data of a JAX key. Made on the host, so that no device call stands between two unrolls."""
+    return np.random.SeedSequence(entropy=seed, spawn_key=path).generate_state(2)

@@ -1,0 +1,259 @@
+"""From words to a plan: names are looked up, defaults filled in, and everything checked before anything starts."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import os
+import sys
+import tomllib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+
+from shoal.algos import ALGOS
+from shoal.core import config as configs
+from shoal.core.config import NonNegative, Positive
+from shoal.core.errors import BadInput, nearest
+from shoal.core.spec import EnvSpec
+from shoal.envs.source import EnvSource, find
+from shoal.nets.actor_critic import ActorCritic, NetConfig
+from shoal.runtimes import RUNTIMES
+from shoal.topologies import TOPOLOGIES
+from shoal.tuned import tuned
+
+AXES = ("algo", "topology", "runtime", "net")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """What a run is, besides the settings of its algorithm, topology, runtime and net."""
+
+    algo: str = "ppo"
+    """what to minimise and how to act: a name (`shoal algos`) or an import path pkg.module:Class"""
+    topology: str | None = None
+    """who acts, who learns and what moves: a name (`shoal topologies`); sync, or sequential under fused"""
+    runtime: str | None = None
+    """where the roles run: a name (`shoal runtimes`); threads, or processes for environments written in Python"""
+    net: str = "actor_critic"
+    """policy and value: actor_critic, or an import path pkg.module:Class"""
+    backend: Literal["auto", "envpool", "gymnasium", "jax"] = "auto"
+    """who steps the environments: EnvPool where it has the id, else Gymnasium; jax for JAX-native ones (fused uses it)"""
+    actors: Positive | None = None
+    """how many actors collect; by default one a core"""
+    envs: Positive | None = None
+    """environments of each actor; by default what the table of tuned settings shares out among the actors"""
+    learners: Positive = 1
+    """how many learners share the gradients; the topologies so far have one"""
+    steps: Positive | None = None
+    """the budget of environment steps, over which schedules run; the default is in the table of tuned settings"""
+    until_return: float | None = None
+    """stop when the mean of the last 100 training episodes reaches this"""
+    seed: NonNegative = 0
+    """everything random follows from it"""
+    eval_episodes: NonNegative = 100
+    """greedy episodes in Gymnasium's own environment after training; 0 for none"""
+    checkpoint_every: float = 30.0
+    """seconds between two checkpoints; one more is written at the end"""
+    keep: Positive = 3
+    """checkpoints that stay, besides the best"""
+    sinks: tuple[str, ...] = ("jsonl", "tensorboard")
+    """where metrics go: jsonl, tensorboard, wandb, mlflow"""
+    max_faults: NonNegative = 20
+    """faults of environments or actors that a run survives before it gives up"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """A run, resolved: every default filled in, every name looked up."""
+
+    settings: Settings
+    source: EnvSource
+    spec: EnvSpec
+    algo: Any
+    topology: Any
+    runtime: Any
+    net: Any
+    algo_class: Callable[..., Any]
+    topology_class: Any
+    runtime_class: Any
+    net_class: Callable[..., Any]
+    notes: tuple[str, ...] = ()  # what was chosen for the user and is worth a line
+
+    @property
+    def actors(self) -> int:
+        assert self.settings.actors is not None
+        return self.settings.actors
+
+    @property
+    def envs(self) -> int:
+        assert self.settings.envs is not None
+        return self.settings.envs
+
+    def as_dict(self) -> dict[str, Any]:
+        """What `config.json` holds: a file that `--config` reads again."""
+        flat = configs.as_dict(self.settings)
+        for axis in AXES:
+            flat[axis] = {"name": flat[axis], **configs.as_dict(getattr(self, axis))}
+        target = self.source.target
+        env = target if isinstance(target, str) else self.source.name
+        return {"env": env, **flat, "spec": msgspec.to_builtins(self.spec)}
+
+
+def read_file(path: str | Path) -> dict[str, Any]:
+    """Settings from a .toml or .json file. Tables `algo`, `topology`, `runtime`, `net` have a `name` and its fields."""
+    path = Path(path)
+    try:
+        raw = path.read_bytes()
+    except OSError as error:
+        raise BadInput(f"cannot read config {str(path)!r}: {error.strerror}") from None
+    try:
+        if path.suffix == ".toml":
+            return tomllib.loads(raw.decode())
+        if path.suffix == ".json":
+            return msgspec.json.decode(raw, type=dict[str, Any])
+    except (tomllib.TOMLDecodeError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise BadInput(f"config {str(path)!r} cannot be read: {error}") from None
+    raise BadInput(f"config {str(path)!r}: the ending must be .toml or .json")
+
+
+def nest(loose: Mapping[str, Any]) -> dict[str, Any]:
+    """One form for flags (`algo`, `algo.clip`), files (tables with a `name`) and Python (either, or config objects)."""
+    plain: dict[str, Any] = {}
+    tables: dict[str, dict[str, Any]] = {axis: {} for axis in AXES}
+    for key, value in loose.items():
+        axis, dot, field = key.replace("-", "_").partition(".")
+        if dot and axis not in AXES:
+            raise BadInput(f"unknown setting --{key}: {axis!r} has no fields; {', '.join(AXES)} have")
+        if dot:
+            tables[axis][field] = value
+        elif axis in AXES and isinstance(value, Mapping):
+            tables[axis] |= value
+        elif axis in AXES and dataclasses.is_dataclass(value) and not isinstance(value, type):
+            tables[axis] |= {"name": _name_of(axis, value), **configs.as_dict(value)}
+        elif axis in AXES:
+            tables[axis]["name"] = value
+        else:
+            plain[axis] = value
+    return {**plain, **{axis: table for axis, table in tables.items() if table}}
+
+
+def merge(*layers: Mapping[str, Any]) -> dict[str, Any]:
+    """Later layers win, field by field. Choosing another name on an axis drops the earlier layers' fields of that axis."""
+    merged: dict[str, Any] = {}
+    for layer in layers:
+        for key, value in nest(layer).items():
+            if key not in AXES:
+                merged[key] = value
+                continue
+            before = merged.get(key, {})
+            if "name" in value and value["name"] != before.get("name", value["name"]):
+                before = {}
+            merged[key] = {**before, **value}
+    return merged
+
+
+def resolve(env: Any, loose: Mapping[str, Any]) -> Plan:
+    """A plan for `env`: an id, an import path, an Env class or a callable. `BadInput` names the first thing that is wrong."""
+    given = nest(loose)
+    names = {axis: given.get(axis, {}).get("name") for axis in AXES}
+    settings = configs.build(Settings, {**{k: v for k, v in given.items() if k not in AXES}, **_plain_names(names)})
+    notes: list[str] = []
+    algo_class = _look_up(names["algo"] or settings.algo, ALGOS, "algorithm")
+    net_class = ActorCritic if names["net"] in (None, "actor_critic") else _look_up(names["net"], {}, "net")
+    backend = "jax" if settings.runtime == "fused" and settings.backend == "auto" else settings.backend
+    source = find(env, backend)
+    spec = source.spec()
+    runtime_name = settings.runtime or ("threads" if source.native else "processes")
+    if settings.runtime is None and not source.native:
+        notes.append(f"{source.name} is written in Python, so its actors run as processes (--runtime threads for threads)")
+    topology_name = settings.topology or ("sequential" if runtime_name == "fused" else "sync")
+    runtime_class = _look_up(runtime_name, RUNTIMES, "runtime")
+    topology_class = _look_up(topology_name, TOPOLOGIES, "topology")
+    if settings.learners != 1:
+        raise BadInput(f"--learners is {settings.learners}: topology {topology_name!r} has one learner")
+    table = tuned(source.name, settings.algo, spec.obs.is_image)
+    actors = settings.actors or (1 if runtime_name == "fused" else cores())
+    settings = dataclasses.replace(
+        settings,
+        topology=topology_name,
+        runtime=runtime_name,
+        backend=source.backend,
+        actors=actors,
+        envs=settings.envs or max(1, table["total_envs"] // actors),
+        steps=settings.steps or table["steps"],
+    )
+    fields = {axis: {k: v for k, v in given.get(axis, {}).items() if k != "name"} for axis in AXES}
+    known_algo = settings.algo in ALGOS
+    return Plan(
+        settings=settings,
+        source=source,
+        spec=spec,
+        algo=_config(algo_class, {**(table.get("algo", {}) if known_algo else {}), **fields["algo"]}, "algo"),
+        topology=_overlap(_config(topology_class, fields["topology"], "topology"), runtime_class),
+        runtime=_config(runtime_class, fields["runtime"], "runtime"),
+        net=_config(net_class, {**(table.get("net", {}) if net_class is ActorCritic else {}), **fields["net"]}, "net"),
+        algo_class=algo_class,
+        topology_class=topology_class,
+        runtime_class=runtime_class,
+        net_class=net_class,
+        notes=tuple(notes),
+    )
+
+
+def cores() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1)
+
+
+def _plain_names(names: Mapping[str, Any]) -> dict[str, str]:
+    """The axes by name, also where a class was given."""
+    return {
+        axis: name if isinstance(name, str) else f"{name.__module__}:{name.__qualname__}"
+        for axis, name in names.items()
+        if name is not None
+    }
+
+
+def _look_up(name: Any, registry: Mapping[str, Any], what: str) -> Any:
+    if isinstance(name, type):
+        return name
+    if name in registry:
+        return registry[name]
+    if ":" not in name:
+        raise BadInput(f"unknown {what} {name!r}.{nearest(name, registry)} There are: {', '.join(registry)}.")
+    module, _, attribute = name.partition(":")
+    if os.getcwd() not in sys.path:
+        sys.path.append(os.getcwd())
+    try:
+        return getattr(importlib.import_module(module), attribute)
+    except (ImportError, AttributeError) as error:
+        raise BadInput(f"cannot import {what} {name!r}: {error}") from None
+
+
+def _name_of(axis: str, config: Any) -> str:
+    """The name on an axis whose settings are of this type."""
+    registries: dict[str, Mapping[str, Any]] = {"algo": ALGOS, "topology": TOPOLOGIES, "runtime": RUNTIMES}
+    for name, entry in registries.get(axis, {}).items():
+        if entry.Config is type(config):
+            return name
+    if isinstance(config, NetConfig):
+        return "actor_critic"
+    raise BadInput(f"{type(config).__name__} is not the settings of any {axis}")
+
+
+def _config(owner: Any, values: Mapping[str, Any], axis: str) -> Any:
+    config = NetConfig if owner is ActorCritic else getattr(owner, "Config", None)
+    if config is None:
+        raise BadInput(f"{axis} {owner.__name__} has no Config: a frozen dataclass of its settings")
+    return configs.build(config, values, f"{axis}.")
+
+
+def _overlap(config: Any, runtime_class: Any) -> Any:
+    """Overlap pays where roles run at the same time; a user's own word stands."""
+    if getattr(config, "overlap", True) is None:
+        return dataclasses.replace(config, overlap=runtime_class.overlaps)
+    return config

@@ -1,0 +1,312 @@
+"""The composition root: a plan becomes a program, a runtime runs it, and a run folder remembers it.
+
+The only place where algorithm, topology and runtime meet.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import jax
+import msgspec
+import numpy as np
+
+from shoal.core.algorithm import Algorithm, Task
+from shoal.core.device import settle_process
+from shoal.core.errors import BadInput, RunFailed, ShoalError
+from shoal.core.program import Context, Episode, Fault, Report, check_fits
+from shoal.core.weights import params_hash
+from shoal.envs.autoreset import Rows
+from shoal.envs.jax_envs import BatchedJax, actor_key
+from shoal.envs.source import EnvSource
+from shoal.experiment import Plan
+from shoal.roles.evaluator import Played, play
+from shoal.roles.parts import EnvRows, Parts, named_leaves, restore_leaves
+from shoal.run.checkpoints import Checkpoints, Loaded
+from shoal.run.folder import RunFolder
+from shoal.run.policy import save_policy
+from shoal.run.progress import Panel
+from shoal.run.signals import StopRequest
+from shoal.run.sinks import open_sinks
+
+WINDOW = 100  # episodes behind the mean return
+
+Callback = Callable[[Report], Any]
+
+
+@dataclass
+class Outcome:
+    """What training came to. Times count from the first environment step."""
+
+    state: Any = None
+    version: int = 0
+    env_steps: int = 0
+    began_at: float | None = None  # on the monotonic clock
+    wall_s: float = 0.0
+    solved_at_s: float | None = None
+    stopped: bool = False  # on request, before the budget was spent
+    recent: deque[float] = field(default_factory=lambda: deque(maxlen=WINDOW))
+    lags: list[tuple[float, float]] = field(default_factory=list)
+    faults: int = 0
+
+    @property
+    def return_mean(self) -> float | None:
+        return float(np.mean(self.recent)) if self.recent else None
+
+
+def make_algorithm(plan: Plan) -> Algorithm:
+    net = plan.net_class(plan.net, plan.spec)
+    task = Task(spec=plan.spec, envs=plan.actors * plan.envs)
+    algorithm: Algorithm = plan.algo_class(plan.algo, task, net)
+    return algorithm
+
+
+def make_rows(source: EnvSource, envs: int, seed: int, actor: int, context: Context) -> EnvRows:
+    """An actor's environments. In every process this is the first thing that a role builds."""
+
+    def on_fault(kind: str, detail: str) -> None:
+        context.fault(Fault(role=context.name, kind=kind, detail=detail))
+
+    return Rows(source.batch(envs, seed, actor), on_fault)
+
+
+def make_parts(plan: Plan, loaded: Loaded | None, weights: Mapping[str, np.ndarray] | None) -> Parts:
+    """`loaded` is a checkpoint to go on from; `weights` are the params and statistics of another run to begin with."""
+    settings, algorithm = plan.settings, make_algorithm(plan)
+    steps = algorithm.experience.length * plan.actors * plan.envs
+    assert settings.steps is not None
+    state: Mapping[str, np.ndarray] = {}
+    snapshots: dict[str, dict[str, np.ndarray]] = {}
+    if loaded is not None:
+        state = under(loaded.arrays, "state/")
+        for name, array in under(loaded.arrays, "part/").items():
+            part, _, leaf = name.partition("/")
+            snapshots.setdefault(part, {})[leaf] = array
+    pure = plan.source.jax_env() if plan.settings.runtime == "fused" else None
+    parts = Parts(
+        algorithm=algorithm,
+        make_rows=partial(make_rows, plan.source, plan.envs, settings.seed),
+        actors=plan.actors,
+        envs=plan.envs,
+        seed=settings.seed,
+        updates=-(-settings.steps // steps),
+        start=int(loaded.meta["version"]) if loaded else 0,
+        state=state,
+        snapshots=snapshots,
+        pure_env=None if pure is None else (BatchedJax(pure, plan.envs), actor_key(settings.seed, 0)),
+    )
+    if weights is not None:
+        fresh = named_leaves(parts.initial_state())
+        kept = {n: a for n, a in weights.items() if n.startswith(("params/", "obs/"))}
+        strange = [n for n, a in kept.items() if n not in fresh or fresh[n].shape != a.shape]
+        if strange or not kept:
+            raise BadInput(f"--from: its weights do not fit this run's net or spaces ({', '.join(strange[:2]) or 'none'})")
+        parts = Parts(**{**{f: getattr(parts, f) for f in parts.__dataclass_fields__}, "state": {**fresh, **kept}})
+    return parts
+
+
+def under(arrays: Mapping[str, np.ndarray], prefix: str) -> dict[str, np.ndarray]:
+    return {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}
+
+
+def check_same_spaces(plan: Plan, meta: Mapping[str, Any]) -> None:
+    """A checkpoint of another environment's spaces cannot go on here."""
+    now = msgspec.to_builtins(plan.spec)
+    before = meta.get("spec", {})
+    for what in ("obs", "action"):
+        if msgspec.json.encode(now[what]) != msgspec.json.encode(before.get(what)):
+            raise BadInput(f"{plan.source.name}: its {what} space changed since the run: {before.get(what)} then, {now[what]} now")
+
+
+class Training:
+    """One training in a run folder: drives the session, writes metrics and checkpoints, decides when to end."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        folder: RunFolder,
+        *,
+        loaded: Loaded | None = None,
+        weights: Mapping[str, np.ndarray] | None = None,
+        callbacks: Sequence[Callback] = (),
+        quiet: bool = False,
+        say: Callable[[str], None] | None = None,
+    ) -> None:
+        self.plan, self.folder, self.callbacks = plan, folder, callbacks
+        self.quiet = quiet
+        settle_process()
+        self.parts = make_parts(plan, loaded, weights)
+        self._say = say or (lambda message: None)
+        self._checkpoints = Checkpoints(folder.checkpoints, keep=plan.settings.keep, on_alert=self._alert)
+        self._saved_version = self.parts.start if loaded else -1
+        self.outcome = Outcome(version=self.parts.start)
+        self._before = {"env_steps": 0, "seconds": 0.0}
+        if loaded is not None:
+            self._before = {name: loaded.meta[name] for name in self._before}
+            self.outcome.recent.extend(loaded.arrays["recent"].tolist())
+            self.outcome.env_steps = int(self._before["env_steps"])
+
+    def _alert(self, message: str) -> None:
+        self._say(message)
+
+    def run(self) -> Outcome:
+        """Train to the end of the budget, to the return asked for, or until stopped. Always leaves a checkpoint."""
+        plan, settings = self.plan, self.plan.settings
+        runtime = plan.runtime_class(plan.runtime)
+        program = plan.topology_class(plan.topology).program(self.parts)
+        check_fits(program, str(settings.runtime), runtime.provides, str(settings.topology))
+        config = plan.as_dict()
+        title = f"{plan.source.name} {settings.algo} {settings.topology} {settings.runtime}"
+        with contextlib.ExitStack() as stack:
+            stop = stack.enter_context(StopRequest())
+            assert settings.steps is not None
+            panel = stack.enter_context(Panel(title, settings.steps, settings.until_return, quiet=self.quiet))
+            self._say = panel.say
+            sink = stack.enter_context(
+                contextlib.closing(open_sinks(settings.sinks, self.folder, config, self._alert))
+            )
+            session = runtime.start(program, lambda: stop.requested)
+            stack.callback(session.close)
+            stop.on_abort(session.abort)
+            self._session, self._sink, self._panel, self._stop = session, sink, panel, stop
+            try:
+                self._loop()
+            except ShoalError as error:
+                self._save()
+                raise error
+            except KeyboardInterrupt:
+                self.outcome.stopped = True
+            self._save()
+        return self.outcome
+
+    def _loop(self) -> None:
+        settings, outcome = self.plan.settings, self.outcome
+        last_saved = time.monotonic()
+        if outcome.version >= self.parts.updates:
+            return
+        for event in self._session:
+            if isinstance(event, Fault):
+                self._fault(event)
+                continue
+            self._take(event)
+            mean = outcome.return_mean
+            solved = len(outcome.recent) == WINDOW and settings.until_return is not None and mean >= settings.until_return  # type: ignore[operator]
+            if solved:
+                outcome.solved_at_s = outcome.wall_s
+            wants_end = [callback(event) is True for callback in self.callbacks]
+            if solved or outcome.version >= self.parts.updates:
+                return
+            if self._stop.requested or any(wants_end):
+                break
+            if time.monotonic() - last_saved >= settings.checkpoint_every:
+                self._save()
+                last_saved = time.monotonic()
+        outcome.stopped = True
+
+    def _take(self, report: Report) -> None:
+        outcome = self.outcome
+        outcome.state, outcome.version = report.state, report.version
+        outcome.env_steps = int(self._before["env_steps"]) + report.env_steps
+        outcome.began_at = report.began_at
+        outcome.wall_s = float(self._before["seconds"]) + report.ended_at - report.began_at
+        outcome.recent.extend(episode.ret for episode in report.episodes)
+        outcome.lags.append((report.metrics["lag/versions"], report.metrics["lag/max"]))
+        metrics = {**report.metrics, **_episode_metrics(report.episodes), **self._speed(report)}
+        self._sink.write(outcome.env_steps, metrics)
+        self._show(report)
+
+    def _speed(self, report: Report) -> dict[str, float]:
+        elapsed = report.ended_at - report.began_at
+        return {
+            "speed/env_steps": float(self.outcome.env_steps),
+            "speed/updates": float(report.version),
+            "speed/seconds": self.outcome.wall_s,
+            "speed/steps_per_s": report.env_steps / elapsed if elapsed > 0 else 0.0,
+        }
+
+    def _show(self, report: Report) -> None:
+        outcome = self.outcome
+        self._times = getattr(self, "_times", {})
+        for name, value in report.metrics.items():
+            if name.startswith("time/"):
+                key = name.removeprefix("time/")
+                self._times[key] = self._times.get(key, 0.0) + value
+        self._history = getattr(self, "_history", [])
+        if outcome.return_mean is not None:
+            self._history.append(outcome.return_mean)
+        self._panel.update(outcome.env_steps, outcome.wall_s, outcome.return_mean, self._history, self._times)
+
+    def _fault(self, fault: Fault) -> None:
+        outcome, most = self.outcome, self.plan.settings.max_faults
+        outcome.faults += 1
+        self._sink.write(outcome.env_steps, {f"fault/{fault.kind}": 1.0})
+        with (self.folder.path / "faults.log").open("a") as file:
+            file.write(f"{time.strftime('%F %T')} {fault.role} {fault.kind}\n{fault.detail}\n\n")
+        first_line = fault.detail.strip().splitlines()[-1]
+        self._alert(f"fault {outcome.faults}: {fault.role}: {fault.kind}: {first_line} (put right; faults.log has all of it)")
+        if outcome.faults > most:
+            raise RunFailed(
+                f"{outcome.faults} faults, more than --max-faults {most}: environment {self.plan.source.name!r}:"
+                f" {fault.kind}: {first_line}"
+            )
+
+    def _save(self) -> None:
+        """A checkpoint of the newest version, unless it is there already."""
+        outcome = self.outcome
+        if outcome.state is None or outcome.version == self._saved_version:
+            return
+        arrays = {f"state/{name}": array for name, array in named_leaves(outcome.state).items()}
+        for part, leaves in self._session.snapshots().items():
+            arrays |= {f"part/{part}/{name}": array for name, array in leaves.items()}
+        arrays["recent"] = np.asarray(outcome.recent, np.float64)
+        meta = {
+            "version": outcome.version,
+            "env_steps": outcome.env_steps,
+            "seconds": outcome.wall_s,
+            "spec": msgspec.to_builtins(self.plan.spec),
+        }
+        if self._checkpoints.save(outcome.env_steps, arrays, meta, outcome.return_mean) is not None:
+            self._saved_version = outcome.version
+
+
+def _episode_metrics(episodes: Sequence[Episode]) -> dict[str, float]:
+    if not episodes:
+        return {}
+    returns = np.array([episode.ret for episode in episodes])
+    low, high = np.quantile(returns, [0.1, 0.9])
+    return {
+        "episode/return": float(returns.mean()),
+        "episode/return_low": float(low),
+        "episode/return_high": float(high),
+        "episode/length": float(np.mean([episode.length for episode in episodes])),
+        "episode/count": float(len(episodes)),
+    }
+
+
+def evaluate(
+    plan: Plan, algorithm: Algorithm, actor: Any, episodes: int, *, sample: bool, seed: int, on_episode: Callable[[float], None]
+) -> Played:
+    """Episodes in Gymnasium's own environment."""
+    settle_process()
+    return play(algorithm, actor, plan.source.single, episodes, sample=sample, seed=seed, on_episode=on_episode)
+
+
+def actor_of(algorithm: Algorithm, arrays: Mapping[str, np.ndarray], seed: int = 0) -> Any:
+    """The acting part of a saved learner state."""
+    settle_process()
+    shape = jax.eval_shape(lambda: algorithm.init(jax.random.key(seed)))
+    zeros = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), shape)
+    return algorithm.actor_state(restore_leaves(zeros, arrays))
+
+
+def write_policy(path: Path, plan: Plan, state: Any, algorithm: Algorithm) -> None:
+    """What acting needs, with what it takes to rebuild it."""
+    arrays = named_leaves(algorithm.actor_state(state))
+    save_policy(path, arrays, {"config": plan.as_dict(), "params_sha256": params_hash(state.params)})

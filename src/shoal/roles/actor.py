@@ -1,0 +1,96 @@
+"""Who acts: fills slots with unrolls, by the weights that the schedule names."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from itertools import count
+from typing import Any
+
+import jax
+import numpy as np
+
+from shoal.core.keys import ACTING, key_data
+from shoal.core.ports import Board, Slot, Stream
+from shoal.core.program import Context, Ports, Steps
+from shoal.roles.compiled import compiled
+from shoal.roles.parts import Parts
+
+
+class Collector:
+    """One actor's environments, and the policy's state on them. `collect` fills a slot with the next unroll."""
+
+    def __init__(self, parts: Parts, index: int, context: Context) -> None:
+        self._parts, self._index, self._context = parts, index, context
+        self._rows = parts.make_rows(index, context)
+        self._act = compiled(parts.algorithm).act
+        self._carry = {n: np.array(a) for n, a in parts.algorithm.initial_carry(parts.envs).items()}
+        self._explore = np.ones(parts.envs, np.float32)
+        self._times = [np.int32(t) for t in range(parts.unroll)]  # made once: a call with an int would convert it each time
+        name = f"actor-{index}"
+        if name in parts.snapshots:
+            self.restore(parts.snapshots[name])
+        self._warm()
+
+    def _warm(self) -> None:
+        """Compile `act` before the first weights come, and before the clock of the first step starts."""
+        rows, layout = self._rows, self._parts.layout
+        actor = jax.device_put(layout.tree(np.zeros(layout.size, np.float32)))
+        self._act(actor, rows.obs, self._carry, rows.first, key_data(0), self._times[0], self._explore)
+
+    def collect(self, actor: Any, version: int, unroll: int, slot: Slot) -> None:
+        """Fill `slot` with unroll number `unroll`, acting by `actor`."""
+        parts, rows = self._parts, self._rows
+        key = key_data(parts.seed, ACTING, self._index, unroll)
+        rows.begin(slot, parts.algorithm.experience.fresh)
+        for name, array in self._carry.items():
+            slot[f"carry/{name}"][...] = array
+        slot["version"][...] = version
+        slot["clock"][0] = time.monotonic()
+        carry: Any = self._carry
+        for t in self._times:
+            action, extras, carry = self._act(actor, rows.obs, carry, rows.first, key, t, self._explore)
+            for name, array in extras.items():
+                slot[f"extras/{name}"][t] = array
+            rows.step(slot, int(t), np.asarray(action))
+            self._context.beat()
+        self._carry = {name: np.asarray(array) for name, array in carry.items()}
+        slot["clock"][1] = time.monotonic()
+
+    def snapshot(self) -> dict[str, np.ndarray]:
+        rows = self._rows.snapshot()
+        return {**rows, **{f"carry/{n}": a for n, a in self._carry.items()}} if rows else {}
+
+    def restore(self, arrays: Mapping[str, np.ndarray]) -> None:
+        prefix = "carry/"
+        self._carry = {n.removeprefix(prefix): np.array(a) for n, a in arrays.items() if n.startswith(prefix)}
+        self._rows.restore({n: a for n, a in arrays.items() if not n.startswith(prefix)})
+
+    def close(self) -> None:
+        self._rows.close()
+
+
+class Actor:
+    """Reads the version that `schedule` names for each unroll, fills a slot, pushes it, and so on for ever."""
+
+    def __init__(self, parts: Parts, index: int, schedule: Callable[[int], int], ports: Ports, context: Context) -> None:
+        self._parts, self._lane, self._schedule = parts, index, schedule
+        self._board: Board = ports["weights"]
+        self._stream: Stream = ports["unrolls"]
+        self._collector = Collector(parts, index, context)
+
+    def run(self) -> Steps:
+        layout, lane, start = self._parts.layout, self._lane, self._parts.start
+        # A successor goes on where its lane stands.
+        for unroll in count(start + self._stream.pushed(lane)):
+            version = self._schedule(unroll)
+            vector = yield from self._board.read(version)
+            slot = yield from self._stream.claim(lane)
+            self._collector.collect(jax.device_put(layout.tree(vector)), version, unroll, slot)
+            self._stream.push(lane)
+
+    def snapshots(self) -> dict[str, dict[str, np.ndarray]]:
+        return {f"actor-{self._lane}": self._collector.snapshot()}
+
+    def close(self) -> None:
+        self._collector.close()

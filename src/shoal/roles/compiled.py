@@ -1,0 +1,107 @@
+"""An algorithm's pure functions, compiled once for each (algorithm, shapes): `act`, and `update`, which composes the rest."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache, partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from shoal.core.algorithm import ActorState, Algorithm, LearnerState
+from shoal.core.trajectory import Array, Trajectory
+
+
+class Compiled(NamedTuple):
+    act: Any  # (actor, obs, carry, first, key data, t, explore) -> (action, extras, carry)
+    update: Any  # (state, acted, [trajectory of each lane], key data, progress) -> (state, actor, metrics)
+
+
+@cache
+def compiled(algorithm: Algorithm) -> Compiled:
+    """The same functions for equal algorithms, so that every actor of a process shares one compilation."""
+    return Compiled(jax.jit(partial(act, algorithm)), jax.jit(partial(update, algorithm)))
+
+
+def act(
+    algorithm: Algorithm, actor: ActorState, obs: Array, carry: Any, first: Array, key: Array, t: Array, explore: Array
+) -> tuple[Array, dict[str, Array], Any]:
+    """Step t of an unroll whose key is `key`."""
+    step_key = jax.random.fold_in(jax.random.wrap_key_data(key), t)
+    return algorithm.act(actor, obs, carry, first, step_key, explore)
+
+
+def update(
+    algorithm: Algorithm,
+    state: LearnerState,
+    acted: ActorState | None,
+    trajectories: Sequence[Trajectory],
+    key: Array,
+    progress: Array,
+) -> tuple[LearnerState, ActorState, dict[str, Array]]:
+    """`prepare`, then epochs x minibatches of `apply(gradients)`, as one scan."""
+    state = state._replace(progress=jnp.asarray(progress, jnp.float32))
+    prepare_key, sweep_key = jax.random.split(jax.random.wrap_key_data(key))
+    state, batch = algorithm.prepare(state, acted, side_by_side(trajectories), prepare_key)
+    state, metrics = sweep(algorithm, state, batch, sweep_key)
+    return state, algorithm.actor_state(state), metrics
+
+
+def side_by_side(trajectories: Sequence[Trajectory]) -> Trajectory:
+    """One trajectory whose columns are those of all lanes, in their order."""
+    if len(trajectories) == 1:
+        return trajectories[0]
+    rows = [t._replace(carry={}) for t in trajectories]
+    whole: Trajectory = jax.tree.map(lambda *parts: jnp.concatenate(parts, axis=1), *rows)
+    carries = [t.carry for t in trajectories]
+    return whole._replace(carry=jax.tree.map(lambda *parts: jnp.concatenate(parts, axis=0), *carries))
+
+
+def sweep(algorithm: Algorithm, state: LearnerState, batch: Any, key: Array) -> tuple[LearnerState, dict[str, Array]]:
+    """Epochs x minibatches. Metrics are means over the minibatches that were applied."""
+    cut = algorithm.minibatches
+    t, b = batch.rows.valid.shape
+    samples = b if cut.by_column else t * b
+    size = samples // cut.count
+    rows = batch.rows if cut.by_column else jax.tree.map(lambda x: x.reshape(t * b, *x.shape[2:]), batch.rows)
+
+    def epoch(carry: tuple[LearnerState, Array], key: Array) -> tuple[tuple[LearnerState, Array], Any]:
+        shuffle_key, gradient_key = jax.random.split(key)
+        # One sort of random bits: jax.random.permutation sorts twice, which shows at this size.
+        order = jnp.argsort(jax.random.bits(shuffle_key, (samples,)))
+        if cut.by_column:
+            picked = jax.tree.map(lambda x: jnp.moveaxis(x[:, order].reshape(t, cut.count, size, *x.shape[2:]), 1, 0), rows)
+            columns = jax.tree.map(lambda x: x[order].reshape(cut.count, size, *x.shape[1:]), batch.columns)
+        else:
+            picked = jax.tree.map(lambda x: x[order].reshape(cut.count, size, *x.shape[1:]), rows)
+            columns = {}
+        keys = jax.random.split(gradient_key, cut.count)
+        return jax.lax.scan(minibatch, carry, (type(batch)(picked, columns), keys))
+
+    def minibatch(carry: tuple[LearnerState, Array], part: Any) -> tuple[tuple[LearnerState, Array], Any]:
+        state, stopped = carry
+        grads, feedback = algorithm.gradients(state, *part)
+        following = apply(algorithm, state, grads)
+        stopped = stopped | feedback.stop
+        following = jax.tree.map(lambda new, old: jnp.where(stopped, old, new), following, state)
+        return (following, stopped), (feedback.metrics, ~stopped)
+
+    whole = cut.epochs == 1 and cut.count == 1
+    if whole:  # the order of samples is of no consequence
+        part = (type(batch)(rows, batch.columns if cut.by_column else {}), key)
+        (state, _), (metrics, applied) = minibatch((state, jnp.asarray(False)), part)
+        return state, metrics
+    keys = jax.random.split(key, cut.epochs)
+    (state, _), (metrics, applied) = jax.lax.scan(epoch, (state, jnp.asarray(False)), keys)
+    share = applied / jnp.maximum(applied.sum(), 1)
+    # Where a minibatch was not applied its metrics may be anything, so they are left out, not weighted.
+    return state, {name: jnp.where(applied, m, 0.0).ravel() @ share.ravel() for name, m in metrics.items()}
+
+
+def apply(algorithm: Algorithm, state: LearnerState, grads: Any) -> LearnerState:
+    """The optimiser, then `settle`."""
+    updates, moments = algorithm.optimiser.update(grads, state.moments, state.params)
+    rate = algorithm.rate(state)
+    params = jax.tree.map(lambda p, u: p - rate * u, state.params, updates)
+    return algorithm.settle(state._replace(moments=moments), params)

@@ -1,0 +1,154 @@
+"""Who learns: takes one unroll of every actor, updates, publishes."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from shoal.core.keys import LEARNING, key_data
+from shoal.core.ports import Board, Slot, Stream
+from shoal.core.program import Context, Ports, Report, Steps
+from shoal.core.trajectory import as_trajectory
+from shoal.core.weights import to_vector
+from shoal.roles.actor import Collector
+from shoal.roles.compiled import compiled
+from shoal.roles.episodes import EpisodeTracker
+from shoal.roles.parts import Parts
+
+
+class Trainer:
+    """The learner's state and its bookkeeping, without ports: `learn` turns slots into a report."""
+
+    def __init__(self, parts: Parts) -> None:
+        self._parts = parts
+        self._update = compiled(parts.algorithm).update
+        self.version = parts.start
+        self.state = parts.initial_state()
+        self.actor = parts.algorithm.actor_state(self.state)
+        self._trackers = [EpisodeTracker(parts.envs) for _ in range(parts.actors)]
+        for i, tracker in enumerate(self._trackers):
+            if f"episodes-{i}" in parts.snapshots:
+                tracker.restore(parts.snapshots[f"episodes-{i}"])
+        self._began_at = 0.0
+        self._steps = 0
+
+    def compile(self, acted: Any) -> None:
+        """Compile `update` ahead of the data, while the first unroll is being collected."""
+        slot = as_trajectory(self._parts.record.empty())
+        args = (self.state, acted, [slot] * self._parts.actors, key_data(0), np.float32(0))
+        self._update = self._update.lower(*args).compile()
+
+    def learn(self, slots: Sequence[Slot], acted: Any, waited: float) -> Report:
+        """One update on one unroll of each actor, which `acted` had acted."""
+        parts, now = self._parts, time.monotonic
+        if not self._steps:
+            self._began_at = min(float(slot["clock"][0]) for slot in slots)
+        trajectories = [as_trajectory(slot) for slot in slots]
+        before = now()
+        progress = np.float32(self.version / max(1, parts.updates))
+        key = key_data(parts.seed, LEARNING, self.version)
+        self.state, self.actor, metrics = self._update(self.state, acted, trajectories, key, progress)
+        metrics = {f"loss/{name}": float(value) for name, value in metrics.items()}
+        learnt = now() - before
+        lag = self.version - np.concatenate([slot["version"].ravel() for slot in slots])
+        episodes = tuple(
+            episode
+            for slot, tracker in zip(slots, self._trackers, strict=True)
+            for episode in tracker.take(slot["reward"], slot["boundary"], slot["valid"], slot["first"])
+        )
+        self.version += 1
+        self._steps += parts.steps_per_update
+        metrics |= {
+            "lag/versions": float(lag.mean()),
+            "lag/max": float(lag.max()),
+            "time/collect": float(np.mean([slot["clock"][1] - slot["clock"][0] for slot in slots])),
+            "time/learn": learnt,
+            "time/wait": waited,
+        }
+        return Report(
+            version=self.version,
+            env_steps=self._steps,
+            began_at=self._began_at,
+            ended_at=now(),
+            episodes=episodes,
+            metrics=metrics,
+            state=self.state,
+        )
+
+    def snapshots(self) -> dict[str, dict[str, np.ndarray]]:
+        return {f"episodes-{i}": tracker.snapshot() for i, tracker in enumerate(self._trackers)}
+
+
+class Learner:
+    """One learner of many actors: publishes version 0, then takes, updates and publishes for ever.
+
+    `schedule` names the version that acted on an unroll; the learner keeps the few that may still be asked for.
+    """
+
+    def __init__(self, parts: Parts, schedule: Callable[[int], int], ports: Ports, context: Context) -> None:
+        self._parts, self._schedule = parts, schedule
+        self._board: Board = ports["weights"]
+        self._stream: Stream = ports["unrolls"]
+        self.trainer = Trainer(parts)
+
+    def run(self) -> Steps:
+        trainer, stream, lanes = self.trainer, self._stream, range(self._parts.actors)
+        acted = {trainer.version: trainer.actor}
+        self._board.publish(trainer.version, to_vector(trainer.actor))
+        trainer.compile(trainer.actor)
+        while True:
+            asked, slots = time.monotonic(), []
+            for lane in lanes:
+                slots.append((yield from stream.take(lane)))
+            waited = time.monotonic() - asked
+            needed = self._schedule(trainer.version)
+            acted = {version: actor for version, actor in acted.items() if version >= needed}
+            report = trainer.learn(slots, acted[needed], waited)
+            for lane in lanes:
+                stream.release(lane)
+            acted[trainer.version] = trainer.actor
+            published = time.monotonic()
+            self._board.publish(trainer.version, to_vector(trainer.actor))
+            times = {"time/broadcast": time.monotonic() - published, "queue/depth": sum(map(stream.depth, lanes))}
+            yield Report(**{**vars(report), "metrics": {**report.metrics, **times}})
+
+    def snapshots(self) -> dict[str, dict[str, np.ndarray]]:
+        return self.trainer.snapshots()
+
+    def close(self) -> None:
+        return None
+
+
+class Sequential:
+    """Actors and learner in one loop: each actor in turn, then the update. No ports, no lag."""
+
+    def __init__(self, parts: Parts, ports: Ports, context: Context) -> None:
+        self._parts = parts
+        self.trainer = Trainer(parts)
+        self._collectors = [Collector(parts, i, context) for i in range(parts.actors)]
+        self._slots = [parts.record.empty() for _ in range(parts.actors)]
+
+    def run(self) -> Steps:
+        parts, trainer = self._parts, self.trainer
+        trainer.compile(trainer.actor)
+        while True:
+            # Through the same vector as everywhere, so that actors see the same bits on every topology.
+            actor = jax.device_put(parts.layout.tree(to_vector(trainer.actor)))
+            for collector, slot in zip(self._collectors, self._slots, strict=True):
+                collector.collect(actor, trainer.version, trainer.version, slot)
+            report = trainer.learn(self._slots, trainer.actor, 0.0)
+            yield Report(**{**vars(report), "metrics": {**report.metrics, "time/broadcast": 0.0}})
+
+    def snapshots(self) -> dict[str, dict[str, np.ndarray]]:
+        collectors = {f"actor-{i}": c.snapshot() for i, c in enumerate(self._collectors)}
+        return {**collectors, **self.trainer.snapshots()}
+
+    def close(self) -> None:
+        for collector in self._collectors:
+            collector.close()
+
+

@@ -1,0 +1,103 @@
+"""What a topology wires together: recipes and sizes, no live things, so that any part may be built in another process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, Protocol
+
+import jax
+import numpy as np
+
+from shoal.core.algorithm import Algorithm, LearnerState
+from shoal.core.keys import INIT, key_data
+from shoal.core.ports import Slot
+from shoal.core.program import Context
+from shoal.core.record import Record
+from shoal.core.trajectory import trajectory_record
+from shoal.core.weights import Layout, layout_of
+
+
+class EnvRows(Protocol):
+    """Environments seen as rows of a slot (`envs.autoreset.Rows`)."""
+
+    obs: np.ndarray
+    first: np.ndarray
+
+    def begin(self, slot: Slot, fresh: bool = False) -> None: ...
+    def step(self, slot: Slot, t: int, action: np.ndarray) -> None: ...
+    def snapshot(self) -> dict[str, np.ndarray]: ...
+    def restore(self, arrays: Mapping[str, np.ndarray]) -> None: ...
+    def close(self) -> None: ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Parts:
+    """One choice per axis, resolved."""
+
+    algorithm: Algorithm
+    make_rows: Callable[[int, Context], EnvRows]  # (actor, its context)
+    actors: int
+    envs: int  # of each actor
+    seed: int
+    updates: int  # the budget
+    start: int = 0  # the version to go on from
+    state: Mapping[str, np.ndarray] = field(default_factory=dict)  # the learner's, by leaf name; empty is a fresh start
+    snapshots: Mapping[str, Mapping[str, np.ndarray]] = field(default_factory=dict)  # by role, for exact resume
+    pure_env: Any = None  # the environments as pure functions, for `fused`
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Another process builds its own caches, and only acts: it needs no weights."""
+        fields = self.__dataclass_fields__
+        return {name: value for name, value in self.__dict__.items() if name in fields} | {"state": {}, "snapshots": {}}
+
+    @property
+    def unroll(self) -> int:
+        return self.algorithm.experience.length
+
+    @property
+    def steps_per_update(self) -> int:
+        return self.unroll * self.envs * self.actors
+
+    @cached_property
+    def layout(self) -> Layout:
+        """Of what travels to actors."""
+        return layout_of(jax.eval_shape(lambda: self.algorithm.actor_state(self._init())))
+
+    @cached_property
+    def record(self) -> Record:
+        """Of one actor's unroll."""
+        spec, carry = self.algorithm.task.spec, jax.eval_shape(lambda: self.algorithm.initial_carry(self.envs))
+        return trajectory_record(spec, self.unroll, self.envs, {}, carry)
+
+    def _init(self) -> LearnerState:
+        return self.algorithm.init(jax.random.wrap_key_data(key_data(self.seed, INIT)))
+
+    def initial_state(self) -> LearnerState:
+        """The learner's state at `start`: fresh, or with the leaves that `state` names put in their places."""
+        state = jax.jit(self._init)()
+        if not self.state:
+            return state
+        return restore_leaves(state, self.state)
+
+
+def restore_leaves(tree: Any, arrays: Mapping[str, np.ndarray]) -> Any:
+    """`tree` with every leaf taken from `arrays` by name; `ValueError` when names or shapes do not fit."""
+    leaves, treedef = jax.tree.flatten_with_path(tree)
+    restored = []
+    for path, leaf in leaves:
+        name = jax.tree_util.keystr(path, simple=True, separator="/")
+        found = arrays.get(name)
+        if found is None or found.shape != leaf.shape:
+            raise ValueError(f"{name!r} should have shape {leaf.shape}, not {None if found is None else found.shape}")
+        restored.append(jax.numpy.asarray(found, leaf.dtype))
+    return jax.tree.unflatten(treedef, restored)
+
+
+def named_leaves(tree: Any) -> dict[str, np.ndarray]:
+    """Every leaf by its path: what a checkpoint stores."""
+    return {
+        jax.tree_util.keystr(path, simple=True, separator="/"): np.asarray(leaf)
+        for path, leaf in jax.tree.leaves_with_path(tree)
+    }

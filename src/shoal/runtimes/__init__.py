@@ -1,0 +1,20 @@
+"""Where roles run. Each runtime makes the ports, places the roles, and hands the main role's reports to the caller.
+
+May import: roles, core. Threads, processes and their fences live here and nowhere else. To add one: its file, one line in
+`RUNTIMES`, and the port contract tests over it. Looking for what the roles do? `roles`. For who talks to whom? `topologies`.
+"""
+
+from __future__ import annotations
+
+from shoal.runtimes.fused import Fused
+from shoal.runtimes.inline import Inline
+from shoal.runtimes.processes import Processes
+from shoal.runtimes.session import Runtime
+from shoal.runtimes.threads import Threads
+
+RUNTIMES: dict[str, type[Runtime]] = {
+    "fused": Fused,
+    "inline": Inline,
+    "processes": Processes,
+    "threads": Threads,
+}

@@ -1,0 +1,264 @@
+"""`processes`: one process a role over shared memory that has no name, so that nothing outlives the tree.
+
+Workers are started by an own entry module (`worker.py`), so a script needs no `__main__` guard. What joins them are inherited
+file descriptors: one memory (memfd) with all slots and weights, an eventfd a role to wake it, a pipe for its messages, and a
+lifetime pipe whose end tells the children that the parent is gone. Only counters cross; data stays where it was written.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import cloudpickle
+import msgspec
+import numpy as np
+
+from shoal.core.config import PositiveFloat
+from shoal.core.errors import BadInput, EnvFault, RunFailed
+from shoal.core.program import Context, Fault, Program, RoleSpec
+from shoal.core.record import Field, Record
+from shoal.runtimes.memory import arena_size, plain_ports
+from shoal.runtimes.session import Event, Stopped, drive
+
+PAUSE = 0.1  # seconds between two looks at the children while waiting
+START_TIMEOUT = 120.0  # seconds that a child may take to its first sign of life: imports and compilation
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProcessesConfig:
+    """One process an actor."""
+
+    step_timeout: PositiveFloat = 60.0
+    """seconds that one step of an actor's environments may take before the actor is killed and replaced"""
+    pin: bool = True
+    """keep each actor on a core of its own"""
+
+
+class Processes:
+    Config = ProcessesConfig
+    provides = frozenset({"Stream", "Board"})
+    overlaps = True
+    about = "a process an actor over shared memory: for environments written in Python; dead or hung actors are replaced"
+
+    def __init__(self, config: ProcessesConfig) -> None:
+        self.config = config
+
+    def start(self, program: Program, stopping: Callable[[], bool]) -> ProcessesSession:
+        if not hasattr(os, "memfd_create"):
+            raise BadInput("--runtime processes needs Linux (memfd, eventfd); use --runtime threads here")
+        return ProcessesSession(program, self.config, stopping)
+
+
+class EventfdBell:
+    """An eventfd: it counts, so that a ring before the wait is not lost."""
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+
+    def ring(self) -> None:
+        os.eventfd_write(self._fd, 1)
+
+    def wait(self, seconds: float) -> None:
+        if select.select([self._fd], [], [], seconds)[0]:
+            os.eventfd_read(self._fd)
+
+
+class Wiring(msgspec.Struct, frozen=True):
+    """What a worker is told on its command line: which inherited descriptor is what."""
+
+    name: str
+    index: int  # its place in the heartbeat array
+    core: int | None
+    arena: int
+    arena_size: int
+    recipe: int
+    lifetime: int
+    messages: int
+    bells: dict[str, int]
+
+
+class Message(msgspec.Struct, frozen=True):
+    """A line from a worker. `bug` ends the run, anything else is a fault that was put right."""
+
+    kind: str
+    detail: str
+
+
+def heartbeats(roles: int) -> Record:
+    """Monotonic seconds of each role's last sign of life; 0 before the first."""
+    return Record((Field("beats", (roles,), "float64"),))
+
+
+@dataclass
+class Child:
+    spec: RoleSpec
+    process: subprocess.Popen[bytes]
+    messages: int  # our end of its message pipe
+    index: int
+    started: float
+    unread: bytes = b""
+
+
+class ProcessesSession:
+    def __init__(self, program: Program, config: ProcessesConfig, stopping: Callable[[], bool]) -> None:
+        self._stopping = stopping
+        self._program, self._config = program, config
+        self._faults: deque[Fault] = deque()
+        self._children: dict[str, Child] = {}
+        self._main: Any = None
+        names = [spec.name for spec in program.roles]
+        beats = heartbeats(len(names))
+        self._size = beats.nbytes + arena_size(program.ports)
+        self._arena_fd = os.memfd_create("shoal-arena")
+        os.ftruncate(self._arena_fd, self._size)
+        self._arena = mmap.mmap(self._arena_fd, self._size)
+        self._beats = beats.views(self._arena)["beats"]
+        self._bell_fds = {name: os.eventfd(0, os.EFD_NONBLOCK) for name in names}
+        self._lifetime_read, self._lifetime_write = os.pipe()
+        self._recipe_fd = os.memfd_create("shoal-recipe")
+        try:
+            # Our own children only: this never leaves the process tree.
+            recipe = cloudpickle.dumps(program)
+        except Exception as error:
+            self.close()
+            raise BadInput(f"the environment or algorithm cannot be sent to another process: {error}") from error
+        os.write(self._recipe_fd, recipe)
+
+    def __iter__(self) -> Iterator[Event]:
+        main = next(spec for spec in self._program.roles if spec.main)
+        for index, spec in enumerate(self._program.roles):
+            if not spec.main:
+                self._spawn(spec, index)
+        bells = {name: EventfdBell(fd) for name, fd in self._bell_fds.items()}
+        ports = plain_ports(self._program.ports, memoryview(self._arena)[self._offset() :], bells, main.name)
+        self._main = main.build(ports, Context(name=main.name, fault=self._faults.append))
+        try:
+            for report in drive(self._main.run(), PAUSE, self._wait):
+                self._watch()
+                while self._faults:
+                    yield self._faults.popleft()
+                yield report
+        except Stopped:
+            return
+
+    def _wait(self) -> None:
+        """Called while waiting."""
+        if self._stopping():
+            raise Stopped
+        self._watch()
+
+    def _offset(self) -> int:
+        return heartbeats(len(self._program.roles)).nbytes
+
+    def _spawn(self, spec: RoleSpec, index: int) -> None:
+        mine, theirs = os.pipe()
+        os.set_blocking(mine, False)
+        wiring = Wiring(
+            name=spec.name,
+            index=index,
+            core=spec.core if self._config.pin else None,
+            arena=self._arena_fd,
+            arena_size=self._size,
+            recipe=self._recipe_fd,
+            lifetime=self._lifetime_read,
+            messages=theirs,
+            bells=self._bell_fds,
+        )
+        inherited = [self._arena_fd, self._recipe_fd, self._lifetime_read, theirs, *self._bell_fds.values()]
+        self._beats[index] = 0.0
+        process = subprocess.Popen(
+            [sys.executable, "-m", "shoal.runtimes.worker", msgspec.json.encode(wiring).decode()],
+            pass_fds=inherited,
+            stdin=subprocess.DEVNULL,
+            stdout=sys.stderr.fileno() if _has_fd(sys.stderr) else None,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)},
+        )
+        os.close(theirs)
+        self._children[spec.name] = Child(spec, process, mine, index, time.monotonic())
+
+    def _watch(self) -> None:
+        """Read what the children say; replace those that died or hang."""
+        for child in list(self._children.values()):
+            self._listen(child)
+            code = child.process.poll()
+            if code is not None:
+                self._listen(child)
+                self._replace(child, "actor_died", f"{child.spec.name} {_cause(code)}")
+                continue
+            beat, now = float(self._beats[child.index]), time.monotonic()
+            silent = now - (beat or child.started)
+            if silent > (self._config.step_timeout if beat else max(START_TIMEOUT, self._config.step_timeout)):
+                child.process.kill()
+                child.process.wait()
+                what = "a step of its environment did not return" if beat else "it did not start"
+                self._replace(child, "env_hung", f"{child.spec.name} was killed after {silent:.0f} s: {what}")
+
+    def _listen(self, child: Child) -> None:
+        try:
+            while data := os.read(child.messages, 1 << 16):
+                child.unread += data
+        except BlockingIOError:
+            pass
+        *lines, child.unread = child.unread.split(b"\n")
+        for line in lines:
+            message = msgspec.json.decode(line, type=Message)
+            if message.kind == "bug":
+                raise RunFailed(f"{child.spec.name} died: {message.detail.splitlines()[-1]}\n{message.detail}")
+            if message.kind == "env_broken":
+                raise EnvFault(message.detail)
+            self._faults.append(Fault(role=child.spec.name, kind=message.kind, detail=message.detail))
+
+    def _replace(self, child: Child, kind: str, detail: str) -> None:
+        """A successor takes over the lane: what its predecessor had not pushed is collected anew."""
+        os.close(child.messages)
+        self._faults.append(Fault(role=child.spec.name, kind=kind, detail=detail))
+        self._spawn(child.spec, child.index)
+
+    def snapshots(self) -> dict[str, dict[str, np.ndarray]]:
+        return {}
+
+    def abort(self) -> None:
+        for child in self._children.values():
+            if child.process.poll() is None:
+                child.process.kill()
+
+    def close(self) -> None:
+        """Children first, then what joined them to us."""
+        self.abort()
+        for child in self._children.values():
+            child.process.wait()
+            os.close(child.messages)
+        self._children.clear()
+        if self._main is not None:
+            self._main.close()
+        for fd in (self._arena_fd, self._recipe_fd, self._lifetime_read, self._lifetime_write, *self._bell_fds.values()):
+            os.close(fd)
+        # The mapping itself goes when the last view of it does.
+
+
+def _cause(code: int) -> str:
+    """An exit code in words."""
+    if code >= 0:
+        return f"exited with code {code}"
+    name = signal.Signals(-code).name
+    hints = {"SIGSEGV": " (a crash in native code)", "SIGKILL": " (killed from outside, or out of memory)"}
+    return f"was ended by {name}{hints.get(name, '')}"
+
+
+def _has_fd(stream: Any) -> bool:
+    """Whether a stream is a real file: in notebooks it is not."""
+    try:
+        stream.fileno()
+    except (AttributeError, OSError, ValueError):
+        return False
+    return True

@@ -1,0 +1,66 @@
+"""What a runtime is: something that starts a program and hands on what its main role reports."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any, Protocol
+
+import numpy as np
+
+from shoal.core.ports import NOT_YET
+from shoal.core.program import Fault, Program, Report, Steps
+
+Event = Report | Fault
+
+
+class Session(Protocol):
+    """A running program. Closing it ends every role and frees all that it held, whatever state it is in."""
+
+    def __iter__(self) -> Iterator[Event]: ...
+
+    def snapshots(self) -> dict[str, dict[str, np.ndarray]]:
+        """Between two events: what resume needs to go on bit for bit, by part; {} where roles run elsewhere."""
+
+    def close(self) -> None: ...
+
+    def abort(self) -> None:
+        """End at once what would outlive this process. Safe to call from a signal handler."""
+
+
+class Runtime(Protocol):
+    """Where roles run."""
+
+    config: Any
+    Config: type[Any]
+    provides: frozenset[str]
+    overlaps: bool  # whether roles really run at the same time, so that overlap is worth its lag
+    about: str
+
+    def __init__(self, config: Any) -> None: ...
+
+    def start(self, program: Program, stopping: Callable[[], bool]) -> Session:
+        """Begin. `stopping` is asked whenever the main role has to wait: once it is true, the events end."""
+
+
+class Stopped(Exception):
+    """The session is closing: a role that waits is released."""
+
+
+def drive(steps: Steps, pause: float, between: Callable[[], None]) -> Iterator[Report]:
+    """Run a role where waiting may block. `between()` is called whenever a wait has lasted `pause` seconds."""
+    answer: Any = None
+    with contextlib.closing(steps):
+        while True:
+            try:
+                asked = steps.send(answer)
+            except StopIteration:
+                return
+            if isinstance(asked, Report):
+                answer = None
+                yield asked
+                continue
+            while (answer := asked.attempt()) is NOT_YET:
+                assert asked.wait is not None, f"{asked.what}: this port cannot be waited for here"
+                asked.wait(pause)
+                between()

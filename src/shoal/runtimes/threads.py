@@ -1,0 +1,163 @@
+"""`threads`: one thread a role, the main role in the caller's. Nothing is copied between them.
+
+JAX and EnvPool release the interpreter's lock, so that threads are real parallelism for native environments. A thread cannot
+be killed: an environment that hangs ends the run here, and is replaced under `processes`.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+import traceback
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from shoal.core.config import PositiveFloat
+from shoal.core.errors import RunFailed, ShoalError
+from shoal.core.program import Context, Fault, Program, RoleSpec
+from shoal.runtimes.memory import plain_ports, private_arena
+from shoal.runtimes.session import Event, Stopped, drive
+
+PAUSE = 0.2  # seconds between two looks at the other roles while waiting
+
+
+@dataclass(frozen=True, kw_only=True)
+class ThreadsConfig:
+    """One thread an actor."""
+
+    step_timeout: PositiveFloat = 60.0
+    """seconds that one step of an actor's environments may take before it counts as hung"""
+    pin: bool = True
+    """keep each actor on a core of its own"""
+
+
+class Threads:
+    Config = ThreadsConfig
+    provides = frozenset({"Stream", "Board"})
+    overlaps = True
+    about = "a thread an actor: no copies, real parallelism for EnvPool and JAX environments"
+
+    def __init__(self, config: ThreadsConfig) -> None:
+        self.config = config
+
+    def start(self, program: Program, stopping: Callable[[], bool]) -> ThreadsSession:
+        return ThreadsSession(program, self.config, stopping)
+
+
+class EventBell:
+    def __init__(self) -> None:
+        self._event = threading.Event()
+
+    def ring(self) -> None:
+        self._event.set()
+
+    def wait(self, seconds: float) -> None:
+        self._event.wait(seconds)
+        self._event.clear()
+
+
+def pin(core: int | None) -> None:
+    """Keep the calling thread on one core, where the system allows it. Threads that it makes stay there too."""
+    if core is None or not hasattr(os, "sched_setaffinity"):
+        return
+    cores = sorted(os.sched_getaffinity(0))
+    if len(cores) > 1:
+        os.sched_setaffinity(0, {cores[core % len(cores)]})
+
+
+class ThreadsSession:
+    def __init__(self, program: Program, config: ThreadsConfig, stopping: Callable[[], bool]) -> None:
+        self._stopping = stopping
+        self._config = config
+        self._stop = threading.Event()
+        self._faults: deque[Fault] = deque()
+        self._failures: deque[tuple[str, BaseException]] = deque()
+        self._beats: dict[str, float] = {}
+        self._bells = {spec.name: EventBell() for spec in program.roles}
+        self._arena = private_arena(program.ports)
+        self._program = program
+        self._threads: list[threading.Thread] = []
+        self._main: Any = None
+
+    def __iter__(self) -> Iterator[Event]:
+        main = next(spec for spec in self._program.roles if spec.main)
+        # Worker threads build their roles themselves: what an environment starts must inherit the thread's core.
+        for spec in self._program.roles:
+            if not spec.main:
+                thread = threading.Thread(target=self._work, args=(spec,), name=f"shoal-{spec.name}", daemon=True)
+                self._threads.append(thread)
+                thread.start()
+        self._main = main.build(self._ports(main), Context(name=main.name, fault=self._faults.append))
+        try:
+            for report in drive(self._main.run(), PAUSE, self._watch):
+                while self._faults:
+                    yield self._faults.popleft()
+                yield report
+        except Stopped:
+            return
+
+    def _ports(self, spec: RoleSpec) -> dict[str, Any]:
+        return plain_ports(self._program.ports, self._arena, self._bells, spec.name)
+
+    def _work(self, spec: RoleSpec) -> None:
+        def beat() -> None:
+            """Called at every step and while waiting for others, so that silence means a step that does not return."""
+            self._beats[spec.name] = time.monotonic()
+            if self._stop.is_set():
+                raise Stopped
+
+        role = None
+        try:
+            pin(spec.core if self._config.pin else None)
+            role = spec.build(self._ports(spec), Context(name=spec.name, fault=self._faults.append, beat=beat))
+            for _ in drive(role.run(), PAUSE, beat):
+                raise RuntimeError(f"{spec.name} is not the main role: it has nothing to report")
+        except Stopped:
+            return
+        except BaseException as error:
+            self._failures.append((spec.name, error))
+            for bell in self._bells.values():
+                bell.ring()
+        finally:
+            self._beats.pop(spec.name, None)
+            if role is not None:
+                role.close()
+
+    def _watch(self) -> None:
+        """Called while waiting: raise what a thread died of, or that one hangs."""
+        if self._stopping():
+            raise Stopped
+        if self._failures:
+            name, error = self._failures.popleft()
+            if isinstance(error, ShoalError):
+                raise error
+            text = "".join(traceback.format_exception(error)).strip()
+            raise RunFailed(f"{name} died: {text.splitlines()[-1]}\n{text}") from error
+        now = time.monotonic()
+        for name, beat in list(self._beats.items()):
+            if now - beat > self._config.step_timeout:
+                raise RunFailed(
+                    f"{name} has not finished a step for {self._config.step_timeout:g} s: its environment hangs. A thread"
+                    " cannot be killed; --runtime processes replaces the actor and goes on"
+                )
+
+    def snapshots(self) -> dict[str, dict[str, np.ndarray]]:
+        return {}
+
+    def close(self) -> None:
+        self._stop.set()
+        for bell in self._bells.values():
+            bell.ring()
+        deadline = time.monotonic() + 5.0
+        for thread in self._threads:
+            thread.join(max(0.0, deadline - time.monotonic()))
+        if self._main is not None:
+            self._main.close()
+
+    def abort(self) -> None:
+        self._stop.set()

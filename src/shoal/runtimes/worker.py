@@ -1,0 +1,73 @@
+"""The entry of a worker process: `python -m shoal.runtimes.worker WIRING`. Started by `processes` alone, never by hand."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import signal
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable
+
+import cloudpickle
+import msgspec
+
+from shoal.core.device import settle_process
+from shoal.core.errors import EnvFault
+from shoal.core.program import Context, Fault, Program
+from shoal.runtimes.memory import plain_ports
+from shoal.runtimes.processes import PAUSE, EventfdBell, Message, Wiring, heartbeats
+from shoal.runtimes.session import drive
+from shoal.runtimes.threads import pin
+
+
+def main(argument: str) -> None:
+    wiring = msgspec.json.decode(argument, type=Wiring)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the terminal sends it to the whole group; the parent decides
+    threading.Thread(target=_die_with_parent, args=(wiring.lifetime,), daemon=True).start()
+
+    def say(kind: str, detail: str) -> None:
+        os.write(wiring.messages, msgspec.json.encode(Message(kind, detail)) + b"\n")
+
+    try:
+        work(wiring, say)
+    except EnvFault as error:
+        say("env_broken", str(error))
+        raise SystemExit(1) from None
+    except Exception:
+        say("bug", traceback.format_exc().strip())
+        raise SystemExit(1) from None
+
+
+def work(wiring: Wiring, say: Callable[[str, str], None]) -> None:
+    pin(wiring.core)
+    settle_process()
+    program: Program = cloudpickle.loads(os.pread(wiring.recipe, os.fstat(wiring.recipe).st_size, 0))
+    spec = next(spec for spec in program.roles if spec.name == wiring.name)
+    arena = mmap.mmap(wiring.arena, wiring.arena_size)
+    record = heartbeats(len(program.roles))
+    beats = record.views(arena)["beats"]
+    bells = {name: EventfdBell(fd) for name, fd in wiring.bells.items()}
+
+    def beat() -> None:
+        beats[wiring.index] = time.monotonic()
+
+    def fault(what: Fault) -> None:
+        say(what.kind, what.detail)
+
+    ports = plain_ports(program.ports, memoryview(arena)[record.nbytes :], bells, wiring.name)
+    role = spec.build(ports, Context(name=spec.name, fault=fault, beat=beat, killable=True))
+    for _ in drive(role.run(), PAUSE, beat):
+        raise RuntimeError(f"{spec.name} is not the main role: it has nothing to report")
+
+
+def _die_with_parent(lifetime: int) -> None:
+    """The parent alone holds the other end, so this returns when the parent is gone, whatever killed it."""
+    os.read(lifetime, 1)
+    os._exit(1)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

@@ -1,0 +1,16 @@
+"""Who acts, who learns, and what moves between them: wiring only.
+
+May import: roles, core. A topology turns `Parts` into a `Program`; it knows no runtime. To add one: its file, one line in
+`TOPOLOGIES`, its row in the test matrix. Looking for the loops? `roles`. For how a port is made? `runtimes`.
+"""
+
+from __future__ import annotations
+
+from shoal.topologies.sequential import SequentialTopology
+from shoal.topologies.sync import SyncTopology
+from shoal.topologies.topology import Topology
+
+TOPOLOGIES: dict[str, type[Topology]] = {
+    "sequential": SequentialTopology,
+    "sync": SyncTopology,
+}

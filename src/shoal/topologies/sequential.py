@@ -1,0 +1,26 @@
+"""`sequential`: one loop steps the actors in turn, then learns. Every other topology is measured against it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+
+from shoal.core.program import Program, RoleSpec
+from shoal.roles.learner import Sequential
+from shoal.roles.parts import Parts
+
+
+@dataclass(frozen=True, kw_only=True)
+class SequentialConfig:
+    """Nothing to set."""
+
+
+class SequentialTopology:
+    Config = SequentialConfig
+    about = "one loop: each actor in turn, then the update; no lag"
+
+    def __init__(self, config: SequentialConfig) -> None:
+        self.config = config
+
+    def program(self, parts: Parts) -> Program:
+        return Program(roles=(RoleSpec(name="loop", build=partial(Sequential, parts), main=True),), whole=parts)

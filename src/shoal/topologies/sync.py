@@ -1,0 +1,55 @@
+"""`sync`: k actors and one learner in lockstep: broadcast, collect, learn.
+
+    actor 0 ─┐                     ┌─> actor 0
+    actor 1 ─┼─ unrolls ─> learner ─ weights ─┼─> actor 1
+    ...     ─┘                     └─> ...
+
+With `overlap` the actors collect unroll n+1 while the learner trains on unroll n, so that they act by weights one version old.
+Which version acts on which unroll is fixed here, so that every runtime computes the same bits.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+
+from shoal.core.program import BoardSpec, Program, RoleSpec, StreamSpec
+from shoal.roles.actor import Actor
+from shoal.roles.learner import Learner
+from shoal.roles.parts import Parts
+
+
+@dataclass(frozen=True, kw_only=True)
+class SyncConfig:
+    """Lockstep of actors and one learner."""
+
+    overlap: bool | None = None
+    """collect the next unroll while the learner trains (lag 1); by default wherever roles run at the same time"""
+
+
+class SyncTopology:
+    Config = SyncConfig
+    about = "k actors, one learner: broadcast, collect, learn; overlapped, with a lag of one version"
+
+    def __init__(self, config: SyncConfig) -> None:
+        self.config = config
+
+    def program(self, parts: Parts) -> Program:
+        # Partial and not a lambda: the schedule travels to other processes.
+        schedule = partial(acting_version, parts.start, 1 if self.config.overlap else 0)
+        actors = tuple(f"actor-{i}" for i in range(parts.actors))
+        roles = [RoleSpec(name="learner", build=partial(Learner, parts, schedule), main=True)]
+        roles += [
+            RoleSpec(name=name, build=partial(Actor, parts, i, schedule), core=i) for i, name in enumerate(actors)
+        ]
+        ports = {
+            # Two slots a lane: one is learnt from while the other is filled.
+            "unrolls": StreamSpec(producers=actors, consumer="learner", depth=2, record=parts.record),
+            "weights": BoardSpec(writer="learner", readers=actors, size=parts.layout.size, history=2),
+        }
+        return Program(roles=tuple(roles), ports=ports)
+
+
+def acting_version(start: int, lag: int, unroll: int) -> int:
+    """The version that acts on an unroll: the newest that can be ready without waiting for the unroll before."""
+    return max(start, unroll - lag)

@@ -1,0 +1,119 @@
+"""Tuned settings, one entry per (environment, algorithm): what a run uses where nothing else is said.
+
+`total_envs` is shared out among the actors, so that the batch does not depend on the number of cores. `steps` is the default
+budget, and schedules run over the budget. Entries under `*` hold for environments that are not listed.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+Settings = dict[str, Any]
+
+TUNED: dict[tuple[str, str], Settings] = {
+    ("LunarLander-v3", "ppo"): {
+        "steps": 614_400,
+        "total_envs": 64,
+        "algo": {
+            "learning_rate": 2.5e-3,
+            "final_rate": 0.1,
+            "gamma": 0.999,
+            "lam": 0.98,
+            "unroll": 64,
+            "batch_size": 256,
+            "epochs": 4,
+            "clip": 0.3,
+            "entropy": 0.003,
+            "reward_scale": 0.1,
+            "max_grad_norm": 0.5,
+        },
+        "net": {"hidden": [64, 64], "activation": "relu"},
+    },
+    ("LunarLander-v3", "a2c"): {
+        "steps": 2_500_000,
+        "total_envs": 32,
+        "algo": {
+            "learning_rate": 4e-3,
+            "final_rate": 0.02,
+            "gamma": 0.999,
+            "lam": 0.98,
+            "unroll": 32,
+            "entropy": 0.003,
+            "reward_scale": 0.1,
+            "max_grad_norm": 1.0,
+        },
+        "net": {"hidden": [64, 64], "activation": "relu"},
+    },
+    ("LunarLander-v3", "reinforce"): {
+        "steps": 3_000_000,
+        "total_envs": 64,
+        "algo": {"learning_rate": 3e-3, "final_rate": 0.1, "gamma": 0.999, "unroll": 128, "reward_scale": 0.1},
+        "net": {"hidden": [64, 64], "activation": "relu"},
+    },
+    ("CartPole-v1", "ppo"): {
+        "steps": 500_000,
+        "total_envs": 64,
+        "algo": {"learning_rate": 2.5e-3, "final_rate": 0.1, "gamma": 0.98, "lam": 0.9, "unroll": 32, "reward_scale": 0.1},
+        "net": {"hidden": [32, 32], "activation": "tanh"},
+    },
+    ("CartPole-v1", "a2c"): {
+        "steps": 1_000_000,
+        "total_envs": 64,
+        "algo": {"learning_rate": 3e-3, "final_rate": 0.1, "gamma": 0.98, "lam": 0.9, "unroll": 16, "reward_scale": 0.1},
+        "net": {"hidden": [32, 32], "activation": "tanh"},
+    },
+    ("CartPole-v1", "reinforce"): {
+        "steps": 1_000_000,
+        "total_envs": 64,
+        "algo": {"learning_rate": 3e-3, "final_rate": 0.1, "gamma": 0.98, "unroll": 32, "reward_scale": 0.1},
+        "net": {"hidden": [32, 32], "activation": "tanh"},
+    },
+    ("Pendulum-v1", "ppo"): {
+        "steps": 600_000,
+        "total_envs": 32,
+        "algo": {
+            "learning_rate": 1e-3,
+            "gamma": 0.95,
+            "unroll": 100,
+            "batch_size": 400,
+            "epochs": 8,
+            "normalise_obs": True,
+            "normalise_reward": True,
+        },
+    },
+    ("*", "ppo"): {
+        "steps": 1_000_000,
+        "total_envs": 16,
+        "algo": {"learning_rate": 3e-4, "unroll": 128, "batch_size": 256, "normalise_obs": True, "normalise_reward": True},
+    },
+    ("*", "a2c"): {
+        "steps": 1_000_000,
+        "total_envs": 16,
+        "algo": {"normalise_obs": True, "normalise_reward": True},
+    },
+    ("*", "reinforce"): {
+        "steps": 1_000_000,
+        "total_envs": 16,
+        "algo": {"normalise_obs": True, "normalise_reward": True},
+    },
+}
+
+ATARI: Settings = {
+    "steps": 10_000_000,
+    "total_envs": 16,
+    "algo": {"learning_rate": 2.5e-4, "final_rate": 0.0, "unroll": 128, "batch_size": 512, "entropy": 0.01},
+    "net": {"hidden": [512], "activation": "relu", "shared": True},
+}
+
+
+def tuned(env: str, algo: str, is_image: bool) -> Settings:
+    """The entry for an environment, or what holds for those that have none."""
+    known = TUNED.get((env, algo))
+    if known is not None:
+        return known
+    plain = TUNED.get(("*", algo), {"steps": 1_000_000, "total_envs": 16})
+    if not is_image:
+        return plain
+    # Images bring their own net and budget; a field that only PPO has is left out for the others.
+    algo_settings = {k: v for k, v in ATARI["algo"].items() if algo == "ppo" or k != "batch_size"}
+    return {**ATARI, "algo": algo_settings}
