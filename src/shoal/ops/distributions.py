@@ -9,7 +9,8 @@ The vector holds the parts of `ActionSpec` in order:
 | Continuous, n entries | n means, then n log standard deviations | independent normals |
 
 Parts are independent, so log-probabilities, entropies and divergences add up. A continuous action is the raw sample in
-normalised coordinates, unclipped: whoever steps the environment clips it, and the log-probability stays that of a normal.
+normalised coordinates, unclipped: whoever steps the environment clips it, and the log-probability stays that of a
+normal.
 """
 
 from __future__ import annotations

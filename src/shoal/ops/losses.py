@@ -1,7 +1,7 @@
 """Losses, element by element, and what reduces them over valid rows.
 
-A loss returns one number an element, in the shape of its arguments; `masked_mean` makes the scalar. What a loss learns from
-(advantages, targets, old log-probabilities) has its gradient stopped here, so that no caller can forget it.
+A loss returns one number an element, in the shape of its arguments; `masked_mean` makes the scalar. What a loss learns
+from (advantages, targets, old log-probabilities) has its gradient stopped here, so that no caller can forget it.
 """
 
 from __future__ import annotations

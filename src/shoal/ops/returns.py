@@ -1,9 +1,10 @@
 """Returns and advantages over unrolls that hold several episodes.
 
-All arrays are time-major. `reward`, `discount`, `boundary` and `valid` are [T, B], `value` is [T+1, B]: the value of each
-row's observation, so that `value[t+1]` is the value of what truly followed row t, also where an episode was truncated
-(the autoreset row shows the last observation). Nothing flows back from the row after a boundary, nor from an invalid row:
-before those, and at the end of the unroll, what is left of the episode is `value[t+1]`. Invalid rows get zero.
+All arrays are time-major. `reward`, `discount`, `boundary` and `valid` are [T, B], `value` is [T+1, B]: the value of
+each row's observation, so that `value[t+1]` is the value of what truly followed row t, also where an episode was
+truncated (the autoreset row shows the last observation). Nothing flows back from the row after a boundary, nor from an
+invalid row: before those, and at the end of the unroll, what is left of the episode is `value[t+1]`. Invalid rows get
+zero.
 """
 
 from __future__ import annotations
@@ -49,8 +50,8 @@ def gae(reward: Array, discount: Array, value: Array, boundary: Array, valid: Ar
 def n_step(reward: Array, discount: Array, value: Array, boundary: Array, valid: Array, gamma: float, n: int) -> Array:
     """n-step targets: n rewards, then the value; fewer where the episode or the unroll ends first.
 
-    Sutton and Barto 2018, "Reinforcement learning: an introduction", equation 7.1; the cut at the end of the unroll is that of
-    Mnih et al. 2016, "Asynchronous methods for deep reinforcement learning".
+    Sutton and Barto 2018, "Reinforcement learning: an introduction", equation 7.1; the cut at the end of the unroll is
+    that of Mnih et al. 2016, "Asynchronous methods for deep reinforcement learning".
 
     Args:
         reward, discount, value, boundary, valid, gamma: as for `gae`.
@@ -62,21 +63,22 @@ def n_step(reward: Array, discount: Array, value: Array, boundary: Array, valid:
     assert n >= 1, n
     goes_on, valid_t = _masks(reward, discount, value, boundary, valid)
     gamma_t = gamma * discount
-    v_tp1 = jnp.asarray(value)[1:]
+    value = jnp.asarray(value)
+    v_tp1 = value[1:]
 
     def one_more(_: Array, g_t: Array) -> Array:  # the k-step targets from the (k-1)-step targets of the next row
         g_tp1 = jnp.concatenate([g_t[1:], v_tp1[-1:]])
         return reward + gamma_t * jnp.where(goes_on, g_tp1, v_tp1)
 
-    target = jax.lax.fori_loop(0, min(n, reward.shape[0]), one_more, v_tp1)
+    target = jax.lax.fori_loop(0, min(n, reward.shape[0]), one_more, value[:-1])
     return jnp.where(valid_t, target, 0.0)
 
 
 def monte_carlo(reward: Array, discount: Array, value: Array, boundary: Array, valid: Array, gamma: float) -> Array:
     """Returns to the end of the episode; the value stands in only where the episode was cut.
 
-    Williams 1992, "Simple statistical gradient-following algorithms for connectionist reinforcement learning", with the bootstrap
-    at time limits of Pardo et al. 2018, "Time limits in reinforcement learning".
+    Williams 1992, "Simple statistical gradient-following algorithms for connectionist reinforcement learning", with the
+    bootstrap at time limits of Pardo et al. 2018, "Time limits in reinforcement learning".
 
     Args:
         reward, discount, value, boundary, valid, gamma: as for `gae`. `value` is read at truncations, before dropped

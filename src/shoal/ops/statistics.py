@@ -1,8 +1,9 @@
 """Running mean and spread of observations and returns, in float32 without drift.
 
-At a billion samples a float32 sum no longer takes in a batch of 64 rightly: the count would round one way and the sum of squares
-another, and their quotient would wander. So the variance itself is moved, by a share of the batch, and `m2` is written
-back as variance times the count as it was rounded. A share too small to matter then changes nothing.
+At a billion samples a float32 sum no longer takes in a batch of 64 rightly: the count would round one way and the sum
+of squares another, and their quotient would wander. So the variance itself is moved, by the batch's share, and `m2` is
+that variance times the count. What rounding is left stays small because a batch always has some weight: from `HORIZON`
+samples on, older ones fade.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ import jax.numpy as jnp
 
 from shoal.core.algorithm import Moments, RewardScale
 from shoal.core.trajectory import Array
+
+HORIZON = 2.0**24  # samples; float32 counts exactly up to here
 
 
 def empty_moments(shape: tuple[int, ...]) -> Moments:
@@ -45,7 +48,7 @@ def merge(a: Moments, b: Moments) -> Moments:
 
 
 def update_moments(m: Moments, x: Array, valid: Array) -> Moments:
-    """The statistics after a batch.
+    """The statistics after a batch; beyond `HORIZON` samples, older ones fade.
 
     Chan, Golub and LeVeque 1983, "Algorithms for computing the sample variance".
 
@@ -68,7 +71,9 @@ def update_moments(m: Moments, x: Array, valid: Array) -> Moments:
 
     rough = average(x)
     mean = rough + average(x - rough)  # the second pass takes back what rounding lost where the mean dwarfs the spread
-    return merge(m, Moments(count, mean, average(jnp.square(x - mean)) * count))
+    after = merge(m, Moments(count, mean, average(jnp.square(x - mean)) * count))
+    held = jnp.minimum(after.count, HORIZON)
+    return Moments(held, after.mean, after.m2 * (held / jnp.maximum(after.count, 1.0)))
 
 
 def std(m: Moments) -> Array:
