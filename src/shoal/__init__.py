@@ -8,9 +8,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from shoal.launch import Run as Run
-    from shoal.launch import load as load
-    from shoal.launch import train as train
+    from shoal.api import Run as Run
+    from shoal.api import load as load
+    from shoal.api import train as train
 
 __version__ = "0.1.0"
 __all__ = ["Run", "__version__", "load", "train"]
@@ -18,7 +18,7 @@ __all__ = ["Run", "__version__", "load", "train"]
 
 def __getattr__(name: str) -> Any:
     if name in ("train", "load", "Run"):
-        from shoal import launch
+        from shoal import api
 
-        return getattr(launch, name)
+        return getattr(api, name)
     raise AttributeError(f"module 'shoal' has no attribute {name!r}")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -57,6 +57,12 @@ class EvalEnv(Protocol):
 
     def step(self, action: Array) -> tuple[Array, float, bool, bool]:
         """(observation, reward, terminated, truncated)."""
+
+    def flat(self, obs: Any) -> Array:
+        """Shoal's observation, of one of the environment's own. Needs no live environment."""
+
+    def own(self, action: Array) -> Any:
+        """The environment's own action, of one of Shoal's. Needs no live environment."""
 
     def render(self) -> np.ndarray:
         """The picture now: [height, width, 3] uint8."""

@@ -205,6 +205,12 @@ class GymnasiumSingle:
         obs, reward, terminated, truncated, _ = self._env.step(self._actions.single(action))
         return self._observations.single(obs), float(reward), bool(terminated), bool(truncated)
 
+    def flat(self, obs: Any) -> Array:
+        return self._observations.single(obs)
+
+    def own(self, action: Array) -> Any:
+        return self._actions.single(action)
+
     def render(self) -> np.ndarray:
         return np.asarray(self._env.render(), np.uint8)
 

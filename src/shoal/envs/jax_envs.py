@@ -205,6 +205,12 @@ class JaxSingle:
         self._carry, (obs, reward, terminated, truncated) = _step(self._batched, self._carry, np.asarray(action)[None])
         return np.asarray(obs)[0], float(reward[0]), bool(terminated[0]), bool(truncated[0])
 
+    def flat(self, obs: Any) -> Array:
+        return np.asarray(obs, self.spec.obs.dtype)
+
+    def own(self, action: Array) -> Any:
+        return np.asarray(to_own(self.spec.action, np.asarray(action)[None]))[0]
+
     def render(self) -> np.ndarray:
         if self._picture is None or self._carry is None:
             raise BadInput(f"environment {self.spec.name!r} has no render(state) that draws it")

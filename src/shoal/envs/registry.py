@@ -22,6 +22,7 @@ def _register_atari() -> None:
         import ale_py
 
         gymnasium.register_envs(ale_py)
+        ale_py.ALEInterface.setLoggerMode(ale_py.LoggerMode.Error)  # no banner between the run's own lines
 
 
 def _might_be_atari(name: str) -> bool:

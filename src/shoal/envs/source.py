@@ -1,9 +1,9 @@
 """Recipes: from what a user calls an environment to batches that actors step.
 
-An environment is named by an id (`LunarLander-v3`, `ALE/Pong-v5`, `Pong-v5`), an import path (`pkg.module:Name`, a class or
-a callable), an entry point of the group `shoal.envs`, an Env class, or a callable that returns an Env. EnvPool trains
-where it has the id and shows the same spaces as Gymnasium, else Gymnasium does; evaluation is Gymnasium's own
-environment, except for ids that Gymnasium cannot build here, which EnvPool both trains and judges, and says so.
+An environment is named by an id (`LunarLander-v3`, `ALE/Pong-v5`, `Pong-v5`), an import path (`pkg.module:Name`, a
+class or a callable), an entry point of the group `shoal.envs`, an Env class, or a callable that returns an Env.
+EnvPool trains where it has the id and shows the same spaces as Gymnasium, else Gymnasium does; evaluation is Gymnasium's
+own environment, except for ids that Gymnasium cannot build here: those EnvPool judges too, and the log says so.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class EnvSource:
             return _probe_jax(self.name, self._jax())
         if self.backend == "envpool":
             return _probe_pool(self.name, self.target, self._pool_options())
-        return _probe(self.name, self._make)
+        return _probe(self.name, self.make)
 
     def batch(self, size: int, seed: int, actor: int) -> EnvBatch:
         """`size` environments of actor `actor`; their randomness belongs to (seed, actor, environment)."""
@@ -65,7 +65,7 @@ class EnvSource:
         if self.backend == "envpool":
             task = registry.envpool_id(self.target)
             return pool.EnvPoolBatch(self.name, task, size, seed, actor, self._pool_options())
-        return GymnasiumBatch(self.name, self._make, size, seed, actor)
+        return GymnasiumBatch(self.name, self.make, size, seed, actor)
 
     def single(self, render: bool = False) -> EvalEnv:
         """One environment to judge a policy in. `render` asks for pictures; `can_render` says whether there are any."""
@@ -73,10 +73,10 @@ class EnvSource:
             return JaxSingle(self._jax())
         if self.judge == "envpool":
             return pool.EnvPoolSingle(self.name, registry.envpool_id(self.target), render)
-        env = self._make()
+        env = self.make()
         if render and registry.offers_pictures(env):
             env.close()
-            env = self._make(render=True)
+            env = self.make(render=True)
         return GymnasiumSingle(self.name, env, registry.can_render(env))
 
     def jax_env(self) -> JaxEnv | None:
@@ -95,7 +95,8 @@ class EnvSource:
             raise TypeError(f"{self.name} made {type(env).__name__}, which lacks the methods of a JaxEnv")
         return env
 
-    def _make(self, render: bool = False) -> Any:
+    def make(self, render: bool = False) -> Any:
+        """Gymnasium's environment itself, in its own coordinates."""
         made = _resolve(self.target)
         env = registry.make_by_id(made, render) if isinstance(made, str) else registry.make_by_call(made, render)
         registry.check_env_type(env)
@@ -178,7 +179,7 @@ def _find_id(name: str, backend: str) -> EnvSource:
         if backend == "envpool":
             raise BadInput(f"environment {name!r} is not known to EnvPool; Gymnasium has it")
         source = EnvSource(name, name, "gymnasium")
-        return replace(source, known=_probe(name, source._make))
+        return replace(source, known=_probe(name, source.make))
     return _find_native(name, ours, backend)
 
 
@@ -272,6 +273,7 @@ def _probe_jax(name: str, env: JaxEnv) -> EnvSpec:
         registry.check_fits(batch.reset())
     except Exception as error:
         raise _unmade(name, error) from error
-    if batch.spec.obs.shape != tuple(batch.reset().shape[1:]):
-        raise BadInput(f"environment {name!r} shows {batch.reset().shape[1:]}, its spec says {batch.spec.obs.shape}")
+    shown = tuple(batch.reset().shape[1:])
+    if batch.spec.obs.shape != shown:
+        raise BadInput(f"environment {name!r} shows {shown}, its spec says {batch.spec.obs.shape}")
     return batch.spec

@@ -4,7 +4,7 @@ Observations become one array an environment:
 
 | space | what it becomes |
 | --- | --- |
-| Box, uint8, 3 dimensions | an image (height, width, channels) uint8; channels first (first <= 4 < last) are moved last |
+| Box, uint8, 3 dimensions | an image (height, width, channels); channels first (first <= 4 < last) are moved last |
 | Box, uint8, 2 dimensions | an image with one channel |
 | any other Box | float32, flattened in C order |
 | Discrete(n) | one-hot, n floats |
@@ -100,10 +100,10 @@ class Observations:
     def single(self, value: Any) -> np.ndarray:
         """One environment's observation."""
         if self.spec.is_image:
-            return self._images(np.asarray(value)[None], 1)[0]
+            return np.asarray(self._images(np.asarray(value)[None], 1)[0])
         out = np.empty((1, *self.spec.shape), np.float32)
         self._write(self.space, value, out, 0)
-        return out[0]
+        return np.asarray(out[0])
 
     def undo(self, flat: np.ndarray) -> Any:
         """The environment's own observation of one flat one: exact up to float32."""
@@ -194,7 +194,8 @@ class _Leaf:
         """[B, *shape] in the space's dtype, from [B, width]; always memory of its own."""
         space, envs = self.space, len(columns)
         if isinstance(space, spaces.Discrete):
-            return np.asarray(columns[:, 0].astype(np.int64) + space.start)
+            own = columns[:, 0].astype(np.int64)
+            return own if space.start == 0 else np.asarray(own + space.start)
         if isinstance(space, spaces.MultiDiscrete):
             return np.asarray((columns.astype(np.int64).reshape(envs, *space.shape) + space.start).astype(space.dtype))
         if isinstance(space, spaces.MultiBinary):

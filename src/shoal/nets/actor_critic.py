@@ -2,7 +2,8 @@
 
 Params, separate:  `{"policy": {"trunk", "head", "log_std"}, "value": {"trunk", "head"}}`
 Params, shared:    `{"trunk", "policy": {"head", "log_std"}, "value": {"head"}}`
-A trunk has `conv0`, ..., `hidden0`, ..., `cell`; `log_std` is there for continuous actions whose spread is one number each.
+A trunk has `conv0`, ..., `hidden0`, ..., `cell`; `log_std` is there for continuous actions unless their spread depends
+on the observation.
 """
 
 from __future__ import annotations
@@ -33,7 +34,8 @@ FIRST_LOG_STD = -0.5  # a spread of 0.6 in normalised coordinates: a tenth of th
 class ActorCritic:
     """Shoal's own net. Vectors enter as they are, uint8 images scaled to 0..1.
 
-    A recurrent net (encoder, cell, heads) shares its trunk whatever `shared` says: the carry is one, and acting already has it.
+    A recurrent net (encoder, cell, heads) shares its trunk whatever `shared` says: a critic's own carry would have to be
+    computed while acting, which computes the policy alone.
     """
 
     config: NetConfig

@@ -36,8 +36,8 @@ def flat_size(shape: tuple[int, ...], conv: tuple[str, ...]) -> int:
         filters, kernel, stride = parse(text)
         if kernel > min(height, width):
             raise BadInput(
-                f"conv layer {i + 1} ({text}) needs at least {kernel}x{kernel} pixels and gets {height}x{width} of an image of"
-                f" {shape[0]}x{shape[1]}: give --net.conv fewer layers, smaller kernels or strides"
+                f"conv layer {i + 1} ({text}) needs at least {kernel}x{kernel} pixels and gets {height}x{width} of an"
+                f" image of {shape[0]}x{shape[1]}: give --net.conv fewer layers, smaller kernels or smaller strides"
             )
         height, width, channels = (height - kernel) // stride + 1, (width - kernel) // stride + 1, filters
     return height * width * channels

@@ -1,8 +1,9 @@
 """Checkpoints that survive being killed, running out of disk, and damage.
 
-A checkpoint is `step-N.safetensors` and the manifest `step-N.json`, which names that file with its SHA-256. The manifest is
-written last and is the commit: without it there is no checkpoint, and what it names was on the disk before. Each manifest
-counts on from the one before (`serial`), so that a run resumed from an old step still knows which is newest.
+A checkpoint is `step-N.safetensors` and the manifest `step-N.json`, which names that file with its SHA-256. The
+manifest is written last and is the commit: without it there is no checkpoint, and what it names was on the disk before.
+Each manifest counts on from the one before (`serial`), so that a run resumed from an old step still knows which is
+newest.
 """
 
 from __future__ import annotations

@@ -36,13 +36,13 @@ class RunFolder:
 
     @classmethod
     def create(cls, path: Path | str | None, env: str, algo: str, topology: str) -> RunFolder:
-        """A new, writable folder: `path`, or `runs/<env>-<algo>-<topology>-<stamp>`. `BadInput` leaves nothing behind."""
+        """A new, writable folder: `path`, or `runs/<env>-<algo>-<topology>-<stamp>`. `BadInput` leaves nothing."""
         if path is None:
             stem = Path("runs") / f"{_plain(env)}-{_plain(algo)}-{_plain(topology)}-{time.strftime('%Y%m%d-%H%M%S')}"
             count = 1
             while True:
                 path = stem if count == 1 else stem.with_name(f"{stem.name}-{count}")
-                if _make(path):
+                if _make(path, taken_if_empty=True):  # it may be empty because another run has just made it
                     return cls(path)
                 count += 1
         path = Path(path)
@@ -93,18 +93,22 @@ def read_json(path: Path) -> dict[str, Any]:
 
 def _plain(name: str) -> str:
     """A name as part of a folder's name: nothing that a file system or a shell would read as more."""
-    return re.sub(r"[^A-Za-z0-9._+]+", "_", name).strip("._") or "x"
+    return re.sub(r"[^A-Za-z0-9._+-]+", "_", name).strip("._") or "x"
 
 
-def _make(path: Path) -> bool:
+def _make(path: Path, *, taken_if_empty: bool = False) -> bool:
     """Make `path` and check that it can be written. False if it is in use already."""
     made: list[Path] = []
     try:
         for folder in [*reversed(path.parents), path]:
-            if not folder.exists():
+            if folder.exists():
+                continue
+            try:
                 folder.mkdir()
-                made.append(folder)
-        if path not in made and (not path.is_dir() or any(path.iterdir())):
+            except FileExistsError:  # another run was quicker
+                continue
+            made.append(folder)
+        if path not in made and (taken_if_empty or not path.is_dir() or any(path.iterdir())):
             return False
         probe = path / ".writable"
         probe.touch(exist_ok=False)

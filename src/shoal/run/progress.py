@@ -39,7 +39,7 @@ def clock(seconds: float | None) -> str:
         return "-"
     if seconds < 60:
         return f"{seconds:.1f} s"
-    minutes, rest = divmod(int(seconds), 60)
+    minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
 
@@ -52,7 +52,7 @@ def shares(times: Mapping[str, float]) -> dict[str, float]:
 
 
 class Panel:
-    """Shows a run. A context manager: leaving it (or `close`) puts the terminal back and leaves the last state standing.
+    """Shows a run. A context manager: leaving it (or `close`) puts the terminal back and lets the last state stand.
 
     `update` may be called after every update of the learner: it draws at most four times a second.
     """

@@ -34,7 +34,7 @@ class StopRequest:
         self.requested = True
 
     def on_abort(self, callback: Callable[[], None]) -> None:
-        """Call `callback` before the second signal exits, the newest first: to kill children, to restore the terminal."""
+        """Call `callback` before the second signal exits, newest first: to kill children, to restore the terminal."""
         self._callbacks.append(callback)
 
     def __enter__(self) -> Self:
@@ -64,6 +64,6 @@ class StopRequest:
         for callback in reversed(self._callbacks):
             try:
                 callback()
-            except Exception:  # noqa: BLE001 - the others still have children to kill
+            except Exception:  # the others still have children to kill
                 traceback.print_exc()
         os._exit(128 + number)

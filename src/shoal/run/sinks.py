@@ -6,6 +6,7 @@ metrics, never a run.
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import os
 import time
@@ -29,7 +30,7 @@ class Sink(Protocol):
 
 
 class JsonLines:
-    """One JSON object a line with `step` and `time` (seconds since 1970). Appends; a line that was cut off is mended."""
+    """One JSON object a line with `step` and `time` (seconds since 1970). Appends, and mends a line that was cut off."""
 
     def __init__(self, folder: RunFolder, config: Mapping[str, Any], on_alert: Alert) -> None:
         self._path = folder.metrics_path
@@ -62,8 +63,8 @@ class JsonLines:
 class TensorBoard:
     """Event files in the run folder, written in the caller's own thread.
 
-    tensorboardX's SummaryWriter hands events to a thread through a bounded queue: were that thread to die of a full disk,
-    training would wait for it for ever. So its record writer is used directly.
+    tensorboardX's SummaryWriter hands events to a thread through a bounded queue: were that thread to die of a full
+    disk, training would wait for it for ever. So its record writer is used directly.
     """
 
     def __init__(self, folder: RunFolder, config: Mapping[str, Any], on_alert: Alert) -> None:
@@ -86,7 +87,7 @@ class TensorBoard:
                 self._files += 1
             self._writer.write_event(event)
             if time.monotonic() - self._flushed > 2:
-                self._writer._py_recordio_writer._writer.flush()  # its own flush also fsyncs, which a curve is not worth
+                self._writer._py_recordio_writer._writer.flush()  # its own also fsyncs, which a curve is not worth
                 self._flushed = time.monotonic()
         except OSError as error:
             self._give_up(error)
@@ -95,6 +96,9 @@ class TensorBoard:
 
     def _give_up(self, error: OSError) -> None:
         # Half a record spoils the rest of its file: the next write begins a new one.
+        if self._writer is not None:
+            with contextlib.suppress(OSError):  # closing writes what is buffered, which fails as before
+                self._writer._py_recordio_writer.close()
         self._writer = None
         if not self._failing:
             self._alert(f"cannot write TensorBoard events: {error.strerror}; training goes on without them")
@@ -134,8 +138,12 @@ class MLflow:
 
     def __init__(self, folder: RunFolder, config: Mapping[str, Any], on_alert: Alert) -> None:
         mlflow = _optional("mlflow", "mlflow")
-        store = (folder.path / "mlruns").resolve().as_uri()
-        self._client = mlflow.MlflowClient(tracking_uri=os.environ.get("MLFLOW_TRACKING_URI", store))
+        store = os.environ.get("MLFLOW_TRACKING_URI")
+        if not store:
+            # MLflow would rather have a database, which its small package cannot open.
+            os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")
+            store = (folder.path / "mlruns").resolve().as_uri()
+        self._client = mlflow.MlflowClient(tracking_uri=store)
         experiment = self._client.get_experiment_by_name("shoal")
         number = experiment.experiment_id if experiment else self._client.create_experiment("shoal")
         self._run = self._client.create_run(number, run_name=folder.path.name).info.run_id
@@ -163,7 +171,7 @@ class Tee:
         for sink in list(self._sinks):
             try:
                 sink.write(step, values)
-            except Exception as error:  # noqa: BLE001 - a tracker's own failure must not end the run
+            except Exception as error:  # a tracker's own failure must not end the run
                 self._sinks.remove(sink)
                 self._alert(f"metrics no longer go to {type(sink).__name__}: {type(error).__name__}: {error}")
 
@@ -171,7 +179,7 @@ class Tee:
         for sink in self._sinks:
             try:
                 sink.close()
-            except Exception as error:  # noqa: BLE001 - as above
+            except Exception as error:
                 self._alert(f"could not finish {type(sink).__name__}: {type(error).__name__}: {error}")
         self._sinks = []
 
@@ -187,17 +195,20 @@ SINKS: dict[str, Callable[[RunFolder, Mapping[str, Any], Alert], Sink]] = {
 def open_sinks(
     names: Sequence[str], folder: RunFolder, config: Mapping[str, Any], on_alert: Alert = lambda message: None
 ) -> Tee:
-    """All of `names` as one sink. `BadInput` for an unknown one or one whose package is missing."""
+    """All of `names` as one sink. `BadInput` for one that is unknown, whose package is missing, or that cannot start."""
     for name in names:
         if name not in SINKS:
             raise BadInput(f"unknown sink {name!r}.{nearest(name, SINKS)} There are: {', '.join(SINKS)}.")
     opened: list[Sink] = []
-    try:
-        for name in dict.fromkeys(names):
+    for name in dict.fromkeys(names):
+        try:
             opened.append(SINKS[name](folder, config, on_alert))
-    except BaseException:
-        Tee(opened, on_alert).close()
-        raise
+        except Exception as error:
+            Tee(opened, on_alert).close()
+            if isinstance(error, BadInput):
+                raise
+            reason = next(iter(str(error).splitlines()), "")
+            raise BadInput(f"sink {name!r} cannot start: {type(error).__name__}: {reason}") from error
     return Tee(opened, on_alert)
 
 

@@ -1,0 +1,284 @@
+"""What a user of the Python package calls: `train`, `load`, and the `Run` that both return."""
+
+from __future__ import annotations
+
+import functools
+import logging
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from shoal.core.errors import BadInput
+from shoal.core.weights import params_hash
+from shoal.experiment import Plan, merge, read_file, resolve
+from shoal.launch import (
+    Callback,
+    Outcome,
+    Training,
+    actor_of,
+    check_same_spaces,
+    evaluate,
+    make_algorithm,
+    under,
+    write_policy,
+)
+from shoal.observe import statistics
+from shoal.observe.report import write_report
+from shoal.observe.video import record
+from shoal.roles.evaluator import Policy
+from shoal.run.checkpoints import Checkpoints, Loaded
+from shoal.run.folder import RunFolder, read_json
+
+log = logging.getLogger("shoal")
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """What episodes of a fixed policy came to."""
+
+    mean: float
+    sd: float
+    iqm: float
+    ci: tuple[float, float] | None  # of the mean, 95 %
+    episodes: int
+    returns: tuple[float, ...]
+    lengths: tuple[int, ...]
+    greedy: bool
+
+
+class TrainedPolicy:
+    """Actions for observations, both as the environment's own spaces have them."""
+
+    def __init__(self, plan: Plan, actor: Any) -> None:
+        self._algorithm, self._actor = make_algorithm(plan), actor
+        self._env = plan.source.single()
+        self._env.close()  # its converters are what is needed
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget: the next observation begins an episode. Only recurrent policies remember anything."""
+        self._greedy = Policy(self._algorithm, self._actor, 1, sample=False, seed=0)
+        self._first = np.ones(1, bool)
+
+    def __call__(self, obs: Any) -> Any:
+        """The greedy action for one observation."""
+        flat = np.asarray(self._env.flat(obs))[None]
+        action = self._greedy(flat, self._first)[0]
+        self._first = np.zeros(1, bool)
+        return self._env.own(action)
+
+
+class Run:
+    """A run folder and what can be done with it."""
+
+    def __init__(self, folder: RunFolder, plan: Plan, summary: Mapping[str, Any]) -> None:
+        self.folder, self.plan, self.summary = folder, plan, dict(summary)
+
+    def __repr__(self) -> str:
+        return f"Run({str(self.path)!r})"
+
+    @property
+    def path(self) -> Path:
+        return self.folder.path
+
+    def _loaded(self) -> Loaded:
+        alerts = Checkpoints(self.folder.checkpoints, on_alert=log.warning)
+        return alerts.load(self.folder.checkpoint or "last")
+
+    @functools.cached_property
+    def _actor(self) -> Any:
+        loaded = self._loaded()
+        check_same_spaces(self.plan, loaded.meta)
+        return actor_of(make_algorithm(self.plan), under(loaded.arrays, "state/"))
+
+    @functools.cached_property
+    def policy(self) -> TrainedPolicy:
+        """`action = run.policy(obs)`, greedy."""
+        return TrainedPolicy(self.plan, self._actor)
+
+    @property
+    def params_hash(self) -> str:
+        """SHA-256 of the weights: equal if and only if every bit is."""
+        names = {n: a for n, a in self._loaded().arrays.items() if n.startswith("state/params/")}
+        return params_hash([names[n] for n in names])
+
+    def evaluate(
+        self,
+        episodes: int = 100,
+        *,
+        sample: bool = False,
+        seed: int | None = None,
+        on_episode: Callable[[float], None] = lambda ret: None,
+    ) -> Evaluation:
+        """Whole episodes in Gymnasium's own environment: greedy, or with sampled actions. Kept as `evaluation.json`."""
+        if episodes < 1:
+            raise BadInput(f"--episodes is {episodes}: at least 1")
+        algorithm = make_algorithm(self.plan)
+        own = self.plan.settings.seed if seed is None else seed
+        played = evaluate(
+            self.plan, algorithm, self._actor, episodes, sample=sample, seed=own, on_episode=on_episode
+        )
+        summary = statistics.summarise(played.returns)
+        result = Evaluation(
+            summary.mean, summary.sd, summary.iqm, summary.ci, episodes, tuple(played.returns), tuple(played.lengths), not sample
+        )
+        self.folder.write_json(self.folder.evaluation_path, {**vars(result)})
+        return result
+
+    def film(self, path: str | Path | None = None, *, seed: int | None = None, max_steps: int = 1000) -> bytes:
+        """One greedy episode as an mp4, and into a file if `path` is given."""
+        env = self.plan.source.single(render=True)
+        own = self.plan.settings.seed if seed is None else seed
+        actor = Policy(make_algorithm(self.plan), self._actor, 1, sample=False, seed=own)
+        first = np.ones(1, bool)
+
+        def act(obs: Any) -> Any:
+            action = actor(np.asarray(obs)[None], first)[0]
+            first[:] = False
+            return action
+
+        try:
+            clip = record(env, act, max_steps=max_steps, seed=own, name=self.plan.source.name)
+        finally:
+            env.close()
+        if path is not None:
+            Path(path).write_bytes(clip)
+        return clip
+
+    def report(self, film: bool = True) -> Path:
+        """Write `report.html`, with a clip of the agent where the environment can be drawn."""
+        clip = None
+        if film:
+            try:
+                clip = self.film(self.folder.video_path, max_steps=1000)
+            except BadInput as error:
+                log.info("no clip in the report: %s", error)
+        evaluation = read_json(self.folder.evaluation_path) if self.folder.evaluation_path.exists() else None
+        return write_report(self.folder, evaluation, clip)
+
+
+def train(
+    env: Any = None,
+    *,
+    out: str | Path | None = None,
+    resume: str | Path | None = None,
+    start_from: str | Path | None = None,
+    config: str | Path | Mapping[str, Any] | None = None,
+    callbacks: Sequence[Callback] = (),
+    quiet: bool = False,
+    report: bool = True,
+    started_at: float | None = None,
+    **settings: Any,
+) -> Run:
+    """Train, evaluate, and leave a run folder.
+
+    `env` is an id, an import path, an Env class or a callable that makes one. `settings` are those of `shoal train --help`:
+    `steps=`, `until_return=`, `seed=`, ..., and on the axes a name or a dict, `algo="ppo"`, `algo={"name": "ppo", "clip": 0.3}`.
+    `resume` goes on with a run in its folder, `start_from` begins a new one with another's weights. Callbacks get each
+    update's `Report`; one that returns True ends the training.
+    """
+    began = time.monotonic() if started_at is None else started_at
+    layers: list[Mapping[str, Any]] = [config if isinstance(config, Mapping) else read_file(config) if config else {}]
+    loaded: Loaded | None = None
+    folder: RunFolder | None = None
+    if resume is not None:
+        if out is not None:
+            raise BadInput("--out and --resume: a resumed run goes on in its own folder")
+        folder = RunFolder.open(resume)
+        layers.insert(0, folder.read_config())
+    loose = merge(*layers, {k: v for k, v in settings.items() if v is not None})
+    named = loose.pop("env", None)
+    for key in ("machine", "spec"):
+        loose.pop(key, None)
+    if env is None and named is None:
+        raise BadInput("no environment: give an id, an import path, or --resume RUN")
+    plan = resolve(env if env is not None else named, loose)
+    say = _whisper if quiet else _say
+    if folder is not None:
+        loaded = Checkpoints(folder.checkpoints, on_alert=_say).load(folder.checkpoint or "last")
+        check_same_spaces(plan, loaded.meta)
+    weights = under(_weights_of(start_from).arrays, "state/") if start_from is not None else None
+    if folder is None:
+        folder = RunFolder.create(out, plan.source.name, plan.settings.algo, str(plan.settings.topology))
+    for note in plan.notes:
+        say(note)
+    training = Training(plan, folder, loaded=loaded, weights=weights, callbacks=callbacks, quiet=quiet, say=_say)
+    folder.write_config(plan.as_dict())
+    outcome = training.run()
+    if outcome.state is not None:
+        write_policy(folder.policy_path, plan, outcome.state, training.parts.algorithm)
+    elif loaded is None:
+        say(f"stopped before the first update: nothing was learnt, so {folder.path} holds no checkpoint")
+    run = Run(folder, plan, {})
+    run.summary = _summary(plan, folder, outcome, began, training)
+    if (outcome.state is not None or loaded is not None) and plan.settings.eval_episodes and not outcome.stopped:
+        evaluation = run.evaluate(plan.settings.eval_episodes)
+        run.summary |= {
+            "eval_mean": evaluation.mean,
+            "eval_sd": evaluation.sd,
+            "eval_iqm": evaluation.iqm,
+            "eval_episodes": evaluation.episodes,
+        }
+    folder.write_json(folder.summary_path, run.summary)
+    if report and not outcome.stopped:
+        run.report()
+    return run
+
+
+def load(path: str | Path) -> Run:
+    """A run from its folder (or from one of its checkpoint files)."""
+    folder = RunFolder.open(path)
+    stored = folder.read_config()
+    env = stored.pop("env", None)
+    plan = resolve(env, {k: v for k, v in stored.items() if k not in ("machine", "spec")})
+    summary = read_json(folder.summary_path) if folder.summary_path.exists() else {}
+    return Run(folder, plan, summary)
+
+
+def _weights_of(path: str | Path) -> Loaded:
+    folder = RunFolder.open(path)
+    return Checkpoints(folder.checkpoints, on_alert=_say).load(folder.checkpoint or "last")
+
+
+def _summary(plan: Plan, folder: RunFolder, outcome: Outcome, began: float, training: Training) -> dict[str, Any]:
+    settings = plan.settings
+    lags = outcome.lags
+    return {
+        "env": plan.source.name,
+        "algo": settings.algo,
+        "topology": settings.topology,
+        "runtime": settings.runtime,
+        "actors": settings.actors,
+        "envs": settings.envs,
+        "learners": settings.learners,
+        "seed": settings.seed,
+        "env_steps": outcome.env_steps,
+        "updates": outcome.version,
+        "setup_s": None if outcome.began_at is None else outcome.began_at - began,
+        "wall_s": outcome.wall_s,
+        "steps_per_s": outcome.env_steps / outcome.wall_s if outcome.wall_s else None,
+        "return_mean": outcome.return_mean,
+        "solved_at_s": outcome.solved_at_s,
+        "lag_mean": float(np.mean([mean for mean, _ in lags])) if lags else None,
+        "lag_max": float(max(most for _, most in lags)) if lags else None,
+        "eval_mean": None,
+        "eval_sd": None,
+        "eval_iqm": None,
+        "eval_episodes": None,
+        "faults": outcome.faults,
+        "params_sha256": None if outcome.state is None else params_hash(outcome.state.params),
+        "run": str(folder.path),
+    }
+
+
+def _say(message: str) -> None:
+    print(message, file=sys.stderr, flush=True)
+
+
+def _whisper(message: str) -> None:
+    return None

@@ -1,0 +1,73 @@
+"""`shoal COMMAND ...`: finds the command, and turns errors into one line and an exit code."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+import time
+from pathlib import Path
+
+STARTED = time.monotonic()
+
+COMMANDS = {
+    "train": "train an agent: shoal train LunarLander-v3",
+    "eval": "judge a run's policy on fresh episodes: shoal eval runs/… --episodes 500",
+    "play": "watch a run's policy: shoal play runs/… --video out.mp4",
+    "report": "write a run's report.html",
+    "envs": "list environments: shoal envs [PATTERN]",
+    "doctor": "examine an environment for mistakes: shoal doctor mypkg.envs:MyEnv",
+    "algos": "list algorithms and their settings",
+    "topologies": "list topologies: who acts, who learns, what moves",
+    "runtimes": "list runtimes: where the roles run",
+}
+
+HELP = f"""Shoal: distributed deep reinforcement learning. One algorithm, every topology.
+
+usage: shoal COMMAND ... [--help]
+
+{chr(10).join(f"  {name:<11} {about}" for name, about in COMMANDS.items())}
+
+  --version   the version
+  --help      this text; `shoal COMMAND --help` for a command's own
+
+Start with:  shoal train LunarLander-v3 --until-return 200
+"""
+
+
+def main(words: list[str] | None = None) -> None:
+    """The entry of the `shoal` command. Exit codes: 0 done or stopped on request, 2 bad input, 1 failure."""
+    words = sys.argv[1:] if words is None else words
+    if not words or words[0] in ("-h", "--help", "help"):
+        print(HELP, end="")
+        raise SystemExit(0)
+    if words[0] == "--version":
+        from shoal import __version__
+
+        print(f"shoal {__version__}")
+        raise SystemExit(0)
+    from shoal.core.errors import BadInput, ShoalError, nearest
+
+    try:
+        if words[0] not in COMMANDS:
+            raise BadInput(f"unknown command {words[0]!r}.{nearest(words[0], COMMANDS)} See shoal --help.")
+        command = importlib.import_module(f"shoal.cli.{words[0]}")
+        code = command.run(words[1:])
+    except ShoalError as error:
+        print(f"shoal: {error}", file=sys.stderr)
+        raise SystemExit(error.exit_code) from None
+    except BrokenPipeError:
+        raise SystemExit(1) from None
+    raise SystemExit(code or 0)
+
+
+def started_at() -> float:
+    """When this process began, on the monotonic clock: the interpreter's own start is part of what a user waits for."""
+    try:
+        fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
+        ticks = int(fields[19])  # since boot; field 22 of proc(5), and the name in brackets was cut off
+        import os
+
+        since_boot = ticks / os.sysconf("SC_CLK_TCK")
+        return time.monotonic() - (time.clock_gettime(time.CLOCK_BOOTTIME) - since_boot)
+    except (OSError, AttributeError, ValueError, IndexError):  # not Linux
+        return STARTED

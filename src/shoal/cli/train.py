@@ -1,0 +1,166 @@
+"""`shoal train`: train an agent and leave a run folder."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from shoal.cli.flags import Words, split, whole_number
+from shoal.cli.main import started_at
+from shoal.core.errors import BadInput, nearest
+
+SWITCHES = ("quiet", "json", "print-config", "no-report", "help")
+OWN = ("out", "resume", "from", "config", "seeds")
+
+USAGE = """usage: shoal train ENV [--algo NAME] [--topology NAME] [--runtime NAME] [--FIELD VALUE ...]
+       shoal train --resume RUN [--steps N ...]
+
+Trains on ENV: an id (`shoal envs`), an import path pkg.module:Class, or an entry point. Leaves a run folder with config, metrics,
+checkpoints, policy and report.html. Stop with Ctrl-C: it checkpoints; --resume goes on.
+
+  --out FOLDER        the run folder; by default runs/<env>-<algo>-<topology>-<time>
+  --resume RUN        go on with a run, from its last checkpoint or from the checkpoint file given
+  --from RUN          begin with another run's weights: fine-tuning
+  --config FILE       settings from a .toml or .json file; flags win over it
+  --seeds N           N runs with seeds S, S+1, ...; prints the interval of the evaluations
+  --print-config      show what would run, and do not run it
+  --quiet             no progress
+  --json              one JSON object as the last line of standard output
+  --no-report         skip report.html and its clip
+"""
+
+
+def run(words: list[str]) -> int:
+    parsed = split(words, SWITCHES)
+    if "help" in parsed.switches:
+        print(_help(parsed))
+        return 0
+    if len(parsed.positional) > 1:
+        raise BadInput(f"give one environment, not {len(parsed.positional)}: {' '.join(parsed.positional)}")
+    env = parsed.positional[0] if parsed.positional else None
+    own = {name: parsed.options[name] for name in OWN if name in parsed.options}
+    settings = {name.replace("-", "_"): v for name, v in parsed.options.items() if name not in OWN}
+    _check_names(settings)
+    if env is None and "resume" not in own and "config" not in own:
+        raise BadInput("no environment: give an id such as LunarLander-v3, an import path, or --resume RUN")
+    if "print-config" in parsed.switches:
+        return _print_config(env, own, settings)
+    from shoal import api
+
+    seeds = whole_number(parsed, "seeds", 1)
+    common: dict[str, Any] = {
+        "config": own.get("config"),
+        "start_from": own.get("from"),
+        "quiet": "quiet" in parsed.switches,
+        "report": "no-report" not in parsed.switches,
+        "started_at": started_at(),
+    }
+    if seeds > 1:
+        return _several(api, env, seeds, own, settings, common, "json" in parsed.switches)
+    finished = api.train(env, out=own.get("out"), resume=own.get("resume"), **common, **settings)
+    if not common["quiet"]:
+        _tell(finished)
+    if "json" in parsed.switches:
+        print(msgspec.json.encode(finished.summary).decode(), flush=True)
+    return 0
+
+
+def _check_names(settings: Mapping[str, Any]) -> None:
+    """Before anything heavy is imported: is every flag one that exists? Fields of the axes are checked by their owners."""
+    from dataclasses import fields
+
+    from shoal.experiment import AXES, Settings
+
+    known = [field.name for field in fields(Settings)]
+    for name in settings:
+        axis, dot, _ = name.partition(".")
+        if (dot and axis not in AXES) or (not dot and name not in known):
+            flags = [k.replace("_", "-") for k in (*known, *OWN, *SWITCHES)] + [f"{axis}." for axis in AXES]
+            raise BadInput(f"unknown option --{name.replace('_', '-')}.{nearest(name.replace('_', '-'), flags)}")
+
+
+def _print_config(env: str | None, own: Mapping[str, str], settings: Mapping[str, Any]) -> int:
+    from shoal.experiment import merge, read_file, resolve
+    from shoal.run.folder import RunFolder
+
+    layers = [RunFolder.open(own["resume"]).read_config()] if "resume" in own else []
+    layers += [read_file(own["config"])] if "config" in own else []
+    loose = merge(*layers, settings)
+    named = loose.pop("env", None)
+    plan = resolve(env or named, {k: v for k, v in loose.items() if k not in ("machine", "spec")})
+    print(msgspec.json.format(msgspec.json.encode(plan.as_dict()), indent=2).decode())
+    for note in plan.notes:
+        print(note, file=sys.stderr)
+    return 0
+
+
+def _several(
+    api: Any, env: str | None, seeds: int, own: Mapping[str, str], settings: dict[str, Any], common: dict[str, Any], json: bool
+) -> int:
+    """The same run with several seeds, and what they say together."""
+    from shoal.observe.statistics import summarise
+
+    if "resume" in own:
+        raise BadInput("--seeds and --resume: resume one run at a time")
+    first = int(settings.pop("seed", 0))
+    summaries: list[dict[str, Any]] = []
+    for seed in range(first, first + seeds):
+        out = Path(own["out"]) / f"seed-{seed}" if "out" in own else None
+        finished = api.train(env, out=out, seed=seed, **common, **settings)
+        summaries.append(finished.summary)
+        common["started_at"] = None  # the imports are paid once
+        if not common["quiet"]:
+            _tell(finished)
+    scores = [s["eval_mean"] if s["eval_mean"] is not None else s["return_mean"] for s in summaries]
+    whole = summarise([score for score in scores if score is not None])
+    solved = [s["solved_at_s"] for s in summaries if s["solved_at_s"] is not None]
+    if not common["quiet"]:
+        span = "" if whole.ci is None else f" (95 % interval {whole.ci[0]:.1f} to {whole.ci[1]:.1f})"
+        print(f"{seeds} seeds: mean {whole.mean:.1f}{span}, solved {len(solved)} of {seeds}", file=sys.stderr)
+    if json:
+        together = {"seeds": summaries, "eval": whole.as_dict(), "solved": len(solved)}
+        print(msgspec.json.encode(together).decode(), flush=True)
+    return 0
+
+
+def _tell(finished: Any) -> None:
+    """The end of the story, and where the rest of it is."""
+    s = finished.summary
+    speed = f" at {s['steps_per_s']:,.0f} steps/s" if s["steps_per_s"] else ""
+    solved = f"; solved after {s['solved_at_s']:.1f} s" if s["solved_at_s"] is not None else ""
+    print(f"trained {s['env_steps']:,} steps in {s['wall_s']:.1f} s{speed}{solved}", file=sys.stderr)
+    if s["eval_mean"] is not None:
+        print(
+            f"evaluation: mean {s['eval_mean']:.1f}, sd {s['eval_sd']:.1f}, interquartile mean {s['eval_iqm']:.1f}"
+            f" over {s['eval_episodes']} greedy episodes",
+            file=sys.stderr,
+        )
+    report = finished.folder.report_path
+    print(f"run folder: {finished.path}" + (f"   report: {report}" if report.exists() else ""), file=sys.stderr)
+
+
+def _help(parsed: Words) -> str:
+    """The usage, then every setting with its default; the axes as they are chosen on this command line."""
+    from shoal.algos import ALGOS
+    from shoal.cli.listing import describe
+    from shoal.experiment import Settings
+    from shoal.nets.net import NetConfig
+    from shoal.runtimes import RUNTIMES
+    from shoal.topologies import TOPOLOGIES
+
+    def chosen(axis: str, registry: Mapping[str, Any], default: str) -> tuple[str, Any]:
+        name = parsed.options.get(axis, default)
+        if name not in registry:
+            raise BadInput(f"unknown {axis} {name!r}.{nearest(name, registry)} There are: {', '.join(registry)}.")
+        return name, registry[name].Config
+
+    parts = [USAGE, "settings", describe(Settings, "")]
+    for axis, registry, default in (("algo", ALGOS, "ppo"), ("topology", TOPOLOGIES, "sync"), ("runtime", RUNTIMES, "threads")):
+        name, config = chosen(axis, registry, default)
+        parts += [f"settings of {axis} {name}", describe(config, f"{axis}.")]
+    parts += ["settings of the net", describe(NetConfig, "net.")]
+    return "\n".join(parts)
