@@ -32,8 +32,9 @@ def timeline(rows: Rows) -> list[Mapping[str, Any]]:
     """The rows that led to the end: what a resumed run did again replaces what it had done after its checkpoint."""
     kept: list[Mapping[str, Any]] = []
     for row in rows:
-        while kept and kept[-1]["step"] > row["step"]:
-            kept.pop()
+        if kept and kept[-1]["step"] > row["step"]:  # two rows of one step in a row are an update and what came with it
+            while kept and kept[-1]["step"] >= row["step"]:
+                kept.pop()
         kept.append(row)
     return kept
 

@@ -30,7 +30,7 @@ class Sink(Protocol):
 
 
 class JsonLines:
-    """One JSON object a line with `step` and `time` (seconds since 1970). Appends, and mends a line that was cut off."""
+    """One JSON object a line with `step` and `time` (seconds since 1970). Appends; mends a line that was cut off."""
 
     def __init__(self, folder: RunFolder, config: Mapping[str, Any], on_alert: Alert) -> None:
         self._path = folder.metrics_path
@@ -195,7 +195,7 @@ SINKS: dict[str, Callable[[RunFolder, Mapping[str, Any], Alert], Sink]] = {
 def open_sinks(
     names: Sequence[str], folder: RunFolder, config: Mapping[str, Any], on_alert: Alert = lambda message: None
 ) -> Tee:
-    """All of `names` as one sink. `BadInput` for one that is unknown, whose package is missing, or that cannot start."""
+    """All of `names` as one sink. `BadInput` for one that is unknown, not installed, or that cannot start."""
     for name in names:
         if name not in SINKS:
             raise BadInput(f"unknown sink {name!r}.{nearest(name, SINKS)} There are: {', '.join(SINKS)}.")

@@ -1,0 +1,112 @@
+"""Figures: they show what the rows say, and nothing where there is nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from matplotlib.figure import Figure
+
+from shoal.observe import plots
+
+EVALUATION = {"returns": [1.0, 2.0, 2.0, 9.0], "iqm": 2.0}
+
+
+def rows(count: int = 50) -> list[dict[str, Any]]:
+    return [
+        {
+            "step": 100 * (i + 1),
+            "time": 1000.0 + 0.5 * i,
+            "episode/return": float(i),
+            "episode/return_q10": i - 1.0,
+            "episode/return_q90": i + 2.0,
+            "speed/steps_per_s": 200.0,
+            "lag/versions": 1.0,
+            "loss/policy": 0.1 if i % 2 else None,
+            "loss/value": 1.0 / (i + 1),
+            "time/collect": 0.3,
+            "time/learn": 0.1,
+        }
+        for i in range(count)
+    ]
+
+
+DRAWN: list[Callable[[plots.Rows], Figure | None]] = [
+    plots.learning_curve,
+    lambda r: plots.learning_curve(r, "seconds", 30.0),
+    plots.throughput,
+    plots.time_breakdown,
+    plots.lag_histogram,
+    plots.losses,
+]
+
+
+@pytest.mark.parametrize("draw", DRAWN)
+@pytest.mark.parametrize("count", [1, 2, 5000])
+def test_every_figure_renders_for_short_and_long_runs(draw: Callable[..., Figure | None], count: int) -> None:
+    figure = draw(rows(count))
+    assert figure is not None
+    svg = plots.render(figure).decode()
+    assert svg.startswith("<svg") and "http" not in svg and "currentColor" in svg and plots._INK not in svg
+    assert len(svg) < 300_000
+
+
+@pytest.mark.parametrize("draw", DRAWN)
+def test_nothing_to_show_is_no_figure(draw: Callable[..., Figure | None]) -> None:
+    assert draw([]) is None
+    assert draw([{"step": 1, "time": 1.0, "episode/return": None}]) is None
+
+
+def test_png_is_a_picture() -> None:
+    figure = plots.return_histogram(EVALUATION)
+    assert figure is not None and plots.render(figure, "png").startswith(b"\x89PNG")
+    assert plots.return_histogram(None) is None and plots.return_histogram({"returns": []}) is None
+
+
+def test_the_curve_holds_the_values() -> None:
+    figure = plots.learning_curve(rows(), target=30.0)
+    assert figure is not None
+    curve, target = figure.axes[0].lines
+    assert np.asarray(curve.get_xdata()).tolist() == [100 * (i + 1) for i in range(50)]
+    assert np.asarray(curve.get_ydata()).tolist() == list(range(50))
+    assert next(iter(target.get_ydata())) == 30.0
+    assert len(figure.axes[0].collections) == 1  # the band
+    bare = plots.learning_curve([{k: v for k, v in row.items() if "q10" not in k} for row in rows()])
+    assert bare is not None and not bare.axes[0].collections
+
+
+def test_a_thinned_curve_keeps_its_mean_and_ends() -> None:
+    x, y = plots._thin(np.arange(9999.0), np.arange(9999.0) ** 2)
+    assert len(x) == 300 and np.all(np.diff(x) > 0) and x[0] < 30 and x[-1] > 9960
+    assert y.mean() == pytest.approx((np.arange(9999.0) ** 2).mean(), rel=0.01)
+
+
+def test_shares_of_time_add_up_to_the_whole() -> None:
+    figure = plots.time_breakdown(rows())
+    assert figure is not None
+    legend = figure.axes[0].get_legend()
+    assert legend is not None
+    assert [text.get_text() for text in legend.get_texts()] == [
+        "collect 75 %",
+        "learn 25 %",
+        "broadcast 0 %",
+        "wait 0 %",
+    ]
+
+
+def test_what_a_resumed_run_did_again_replaces_what_it_had_done() -> None:
+    done = [{"step": s, "time": float(s), "v": v} for s, v in [(1, 0), (2, 0), (3, 0), (2, 1), (3, 1), (4, 1)]]
+    assert [(r["step"], r["v"]) for r in plots.timeline(done)] == [(1, 0), (2, 1), (3, 1), (4, 1)]
+
+
+def test_the_pause_before_a_resumption_is_not_running_time() -> None:
+    times = [0.0, 1.0, 2.0, 90_000.0, 90_001.0, 89_000.0, 89_001.0]
+    assert plots.elapsed([{"time": t} for t in times]).tolist() == [0, 1, 2, 3, 4, 5, 6]
+
+
+def test_throughput_is_derived_where_it_was_not_recorded() -> None:
+    figure = plots.throughput([{k: v for k, v in row.items() if not k.startswith("speed")} for row in rows()])
+    assert figure is not None
+    assert np.asarray(figure.axes[0].lines[0].get_ydata()) == pytest.approx(200.0)
