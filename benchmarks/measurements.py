@@ -1,0 +1,156 @@
+"""What is measured. Each answers rows (one a system or case) and targets (what was promised, and whether it holds)."""
+
+from __future__ import annotations
+
+import statistics
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import rooms
+from shoal_runs import SHOAL, evaluate, solved_after, train
+
+LUNAR = "LunarLander-v3"
+
+
+class Target(NamedTuple):
+    what: str
+    value: float | None
+    rule: str  # ">= 20", "<= 12"
+
+    @property
+    def met(self) -> bool | None:
+        """None when there is nothing to compare."""
+        if self.value is None:
+            return None
+        sign, bound = self.rule.split()
+        return self.value >= float(bound) if sign == ">=" else self.value <= float(bound)
+
+
+class Result(NamedTuple):
+    rows: list[dict[str, Any]]
+    targets: list[Target]
+
+
+def _ratio(a: float | None, b: float | None) -> float | None:
+    return a / b if a is not None and b else None
+
+
+def _median(values: list[float | None], least: int) -> float | None:
+    """The median over all runs, where a run that did not get there counts as infinitely late."""
+    there = [value for value in values if value is not None]
+    late = [float("inf")] * (len(values) - len(there))
+    middle = statistics.median(there + late) if len(there) >= least else None
+    return middle if middle != float("inf") else None
+
+
+def lunar_solve(quick: bool) -> Result:
+    """LunarLander-v3, PPO: seconds from the command's start to a mean of 200 over 100 episodes, set-up included."""
+    goal = ("--until-return", "200")
+    train(LUNAR, "--steps", "20000", "--eval-episodes", "1")  # fills the cache of compiled code, not counted
+    seeds = range(2 if quick else 5)
+    shoal = [train(LUNAR, *goal, "--seed", str(seed)) for seed in seeds]
+    for row in shoal:
+        row["solved_after_s"] = solved_after(row)
+        row["case"] = f"warm cache, seed {row.get('seed')}"
+    with tempfile.TemporaryDirectory() as empty:
+        cold = train(LUNAR, *goal, "--seed", "0", cache=Path(empty))
+    cold |= {"solved_after_s": solved_after(cold), "case": "cold cache, seed 0"}
+    limit = 60 if quick else 300
+    peer = rooms.run_peer("sample_factory", seconds=limit, until_return=200)
+    solved = peer.get("solved_at_s")
+    # A peer that was not there at the limit would have needed longer: the ratio is then a lower bound.
+    waited = limit if solved is None and "error" not in peer else solved
+    peer |= {"solved_after_s": solved, "case": "seed 0" if solved else f"seed 0, not solved after {limit} s"}
+    median = _median([row["solved_after_s"] for row in shoal], len(seeds))
+    scores = [row["eval_mean"] for row in shoal if row.get("eval_mean") is not None]
+    targets = [
+        Target("Shoal, median seconds, warm cache", median, "<= 12"),
+        Target("times quicker than Sample Factory", _ratio(waited, median), ">= 18"),
+        Target("share of seeds solved", sum(row["solved_after_s"] is not None for row in shoal) / len(shoal), ">= 1"),
+        Target("share of seeds >= 200 in 100 greedy episodes", sum(s >= 200 for s in scores) / len(shoal), ">= 0.8"),
+    ]
+    return Result([*shoal, cold, peer], targets)
+
+
+def lunar_speed(quick: bool) -> Result:
+    """LunarLander-v3, PPO: environment steps a second while training."""
+    seconds = 15 if quick else 60
+    rows = [rooms.run_peer(name, seconds=seconds) for name in rooms.PEERS]
+    shoal = train(LUNAR, "--steps", str(600_000 if quick else 3_000_000), "--eval-episodes", "1")
+    sb3 = next(row for row in rows if row["who"] == rooms.PEERS["sb3"].title)
+    times = _ratio(shoal.get("steps_per_s"), sb3.get("steps_per_s"))
+    return Result([*rows, shoal], [Target("times SB3's steps/s", times, ">= 20")])
+
+
+def lunar_long(quick: bool) -> Result:
+    """LunarLander-v3 after 1.5 million steps: greedy episodes in Gymnasium's own environment."""
+    row = train(LUNAR, "--steps", str(300_000 if quick else 1_500_000), "--eval-episodes", "1", timeout=900, keep=True)
+    if "error" not in row:
+        row |= evaluate(str(row["run"]), 20 if quick else 500)
+    return Result(
+        [row],
+        [Target("mean return", row.get("eval_mean"), ">= 257"), Target("its sd", row.get("eval_sd"), "<= 40")],
+    )
+
+
+def cartpole_fused(quick: bool) -> Result:
+    """CartPole-v1 as one compiled scan: steps a second, and seconds of running to a mean of 475."""
+    rows, targets = [], []
+    for algo, least in (("ppo", 150_000), ("a2c", 350_000)):
+        base = ("CartPole-v1", "--runtime", "fused", "--algo", algo, "--eval-episodes", "1")
+        train(*base, "--steps", "200000")  # fills the cache, not counted
+        speed = train(*base, "--steps", str(1_000_000 if quick else 5_000_000))
+        rows.append(speed | {"case": f"{algo}, speed"})
+        targets.append(Target(f"steps/s with {algo}", speed.get("steps_per_s"), f">= {least}"))
+        solved = [train(*base, "--until-return", "475", "--seed", str(s)) for s in range(1 if quick else 3)]
+        rows += [row | {"case": f"{algo}, to 475, seed {row.get('seed')}"} for row in solved]
+        times = _median([row.get("solved_at_s") for row in solved], 1)
+        targets.append(Target(f"seconds to 475 with {algo}, median", times, "<= 3"))
+    return Result(rows, targets)
+
+
+def processes_scaling(quick: bool) -> Result:
+    """A Python environment whose step burns 1 ms of CPU: two actors against one, in processes."""
+    rows = []
+    for actors in (1, 2):
+        steps = (8_000 if quick else 24_000) * actors
+        words = ("--runtime", "processes", "--actors", str(actors), "--steps", str(steps), "--eval-episodes", "1")
+        rows.append(train("burn_env:BurnEnv", *words) | {"case": f"{actors} actor{'s' * (actors > 1)}"})
+    one, two = (row.get("steps_per_s") for row in rows)
+    return Result(rows, [Target("times the steps/s of one actor", _ratio(two, one), ">= 1.85")])
+
+
+def startup(quick: bool) -> Result:
+    """How long until something happens: `shoal --help`, and the first environment step of a second run."""
+    helps = []
+    for _ in range(3 if quick else 10):
+        began = time.perf_counter()
+        subprocess.run([SHOAL, "--help"], check=True, stdout=subprocess.DEVNULL)
+        helps.append(time.perf_counter() - began)
+    words = (LUNAR, "--steps", "20000", "--eval-episodes", "1")
+    with tempfile.TemporaryDirectory() as empty:
+        first = train(*words, cache=Path(empty)) | {"case": "first run, empty cache"}
+        second = train(*words, cache=Path(empty)) | {"case": "second run"}
+    median = statistics.median(helps)
+    rows = [{"who": "Shoal", "case": "shoal --help", "command_s": median}, first, second]
+    saved = _ratio(first.get("command_s"), second.get("command_s"))
+    return Result(
+        rows,
+        [
+            Target("seconds of shoal --help, median", median, "<= 0.3"),
+            Target("first run's time / second run's", saved, ">= 1.2"),
+        ],
+    )
+
+
+MEASUREMENTS = {
+    "startup": startup,
+    "lunar-solve": lunar_solve,
+    "lunar-speed": lunar_speed,
+    "lunar-long": lunar_long,
+    "cartpole-fused": cartpole_fused,
+    "processes-scaling": processes_scaling,
+}

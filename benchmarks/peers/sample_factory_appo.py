@@ -1,0 +1,78 @@
+"""Sample Factory's APPO on Gymnasium's LunarLander: asynchronous, two rollout workers on two cores."""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from typing import Any
+
+import gymnasium as gym
+from measure import ENV, EPISODES, Measure, arguments
+from sample_factory.algo.runners.runner import AlgoObserver, Runner
+from sample_factory.algo.utils.misc import ExperimentStatus
+from sample_factory.cfg.arguments import parse_full_cfg, parse_sf_args
+from sample_factory.envs.env_utils import register_env
+from sample_factory.train import make_runner
+
+SETTINGS = {
+    "algo": "APPO",
+    "async_rl": True,
+    "num_workers": 2,
+    "num_envs_per_worker": 16,
+    "worker_num_splits": 2,
+    "policy_workers_per_policy": 1,
+    "rollout": 64,
+    "batch_size": 2048,
+    "num_batches_per_epoch": 2,
+    "num_epochs": 4,
+    "learning_rate": 1e-3,
+    "gamma": 0.999,
+    "gae_lambda": 0.98,
+    "exploration_loss_coeff": 0.003,
+    "reward_scale": 0.1,
+    "use_rnn": False,
+    "recurrence": 1,
+    "with_vtrace": False,
+    "normalize_input": True,
+    "normalize_returns": True,
+    "nonlinearity": "relu",
+}
+
+
+class Iterations(AlgoObserver):
+    """A point after each training step. Steps that were learnt from and raw returns, as its runner counts them."""
+
+    def __init__(self, measure: Measure) -> None:
+        self.measure = measure
+
+    def on_training_step(self, runner: Runner, training_iteration_since_resume: int) -> None:
+        episodes = runner.policy_avg_stats.get("reward", [[]])[0]
+        returns = [float(value) for value in episodes]
+        if self.measure.iteration(sum(runner.env_steps.values()), returns):
+            runner.cfg.train_for_env_steps = 0  # the runner asks right after this call whether it should end
+
+
+def make_env(name: str, cfg: Any = None, env_config: Any = None, render_mode: str | None = None) -> gym.Env[Any, Any]:
+    return gym.make(name, render_mode=render_mode)
+
+
+def main() -> None:
+    args = arguments(__doc__)
+    measure = Measure(args.seconds, args.until_return)
+    register_env(ENV, make_env)
+    with tempfile.TemporaryDirectory() as folder:
+        words = [f"--{name}={value}" for name, value in SETTINGS.items()]
+        words += ["--encoder_mlp_layers", "64", "64"]
+        words += [f"--env={ENV}", "--device=cpu", f"--seed={args.seed}", f"--train_dir={folder}", "--experiment=bench"]
+        words += [f"--stats_avg={EPISODES}", "--train_for_env_steps=1000000000", "--save_every_sec=3600"]
+        words += ["--log_to_file=False"]
+        parser, _ = parse_sf_args(argv=words)
+        _, runner = make_runner(parse_full_cfg(parser, words))
+        runner.register_observer(Iterations(measure))
+        if runner.init() != ExperimentStatus.SUCCESS or runner.run() != ExperimentStatus.SUCCESS:
+            sys.exit("Sample Factory stopped with a failure: see its log above")
+    measure.report("sample-factory", {**SETTINGS, "encoder_mlp_layers": [64, 64]})
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,55 @@
+"""The results as Markdown: one section a measurement, one row a system, and what was promised below it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+COLUMNS = {
+    "who": "system",
+    "version": "version",
+    "case": "case",
+    "steps_per_s": "steps/s",
+    "solved_after_s": "s to goal, set-up included",
+    "setup_s": "set-up, s",
+    "solved_at_s": "s to goal, running",
+    "command_s": "whole command, s",
+    "env_steps": "steps",
+    "return_mean": "training return",
+    "eval_mean": "greedy return",
+    "eval_sd": "its sd",
+    "eval_episodes": "episodes",
+}
+
+
+def _cell(value: Any) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, float):
+        return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.2f}" if abs(value) < 100 else f"{value:.1f}"
+    return f"{value:,}" if isinstance(value, int) else str(value).replace("|", "/")
+
+
+def _rows(rows: list[dict[str, Any]]) -> list[str]:
+    keys = [key for key in COLUMNS if any(row.get(key) is not None for row in rows)]
+    lines = ["| " + " | ".join(COLUMNS[key] for key in keys) + " |", "| " + " | ".join("---" for _ in keys) + " |"]
+    for row in rows:
+        lines.append("| " + " | ".join(_cell(row.get(key)) for key in keys) + " |")
+    lines += [f"\n{row['who']} gave no result: {row['error']}" for row in rows if "error" in row]
+    return lines
+
+
+def markdown(results: dict[str, Any]) -> str:
+    """The whole document. Numbers of one section come from one run on one machine; sections may differ in date."""
+    lines = ["# Measurements", ""]
+    for name, entry in results.items():
+        machine = entry["machine"]
+        lines += [f"## {name}", "", entry["what"], ""]
+        lines += [f"{entry['at']}, {machine['cpu']}, {machine['cores']} cores, load before: {machine['load']:.2f}."]
+        if entry["quick"]:
+            lines += ["A quick look: shorter runs and fewer seeds than the full measurement."]
+        lines += ["", *_rows(entry["rows"]), "", "| promised | measured | rule | holds |", "| --- | --- | --- | --- |"]
+        for target in entry["targets"]:
+            holds = {True: "yes", False: "**no**", None: "not measured"}[target["met"]]
+            lines.append(f"| {target['what']} | {_cell(target['value'])} | {target['rule']} | {holds} |")
+        lines.append("")
+    return "\n".join(lines)
