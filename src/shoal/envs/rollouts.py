@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import warnings
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -36,7 +37,8 @@ class Played:
     starts: list[np.ndarray] = field(default_factory=list)  # first observations, flat
     seconds: list[float] = field(default_factory=list)  # of each step
     goes_on: bool = False  # a step after terminated was taken as if nothing had happened
-    failure: str | None = None  # the protocol was broken so that playing had to stop
+    failure: str | None = None  # why playing had to stop: the protocol was broken
+    raised: bool = False  # or the environment raised
 
 
 def play(env: Any, seconds: float, most_steps: int) -> Played:
@@ -50,6 +52,7 @@ def play(env: Any, seconds: float, most_steps: int) -> Played:
                 break
             _episode(env, seed, played, until, most_steps)
     except Exception as error:
+        played.raised = played.failure is None
         played.failure = played.failure or f"random play raised {type(error).__name__}: {' '.join(str(error).split())}"
     return played
 
@@ -93,10 +96,12 @@ def _episode(env: Any, seed: int, played: Played, until: float, most_steps: int)
 
 
 def _goes_on(env: Any) -> bool:
-    try:
-        return not env.unwrapped.step(env.action_space.sample())[2]
-    except Exception:  # refusing to step after the end is what an environment should do
-        return False
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # Gymnasium's own environments warn of exactly this
+        try:
+            return not env.unwrapped.step(env.action_space.sample())[2]
+        except Exception:  # refusing to step after the end is what an environment should do
+            return False
 
 
 def _look(env: Any, obs: Any, episode: Episode) -> np.ndarray:

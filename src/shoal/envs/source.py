@@ -2,8 +2,9 @@
 
 An environment is named by an id (`LunarLander-v3`, `ALE/Pong-v5`, `Pong-v5`), an import path (`pkg.module:Name`, a
 class or a callable), an entry point of the group `shoal.envs`, an Env class, or a callable that returns an Env.
-EnvPool trains where it has the id and shows the same spaces as Gymnasium, else Gymnasium does; evaluation is Gymnasium's
-own environment, except for ids that Gymnasium cannot build here: those EnvPool judges too, and the log says so.
+EnvPool trains where it has the id and shows the same spaces as Gymnasium, else Gymnasium does. Evaluation is in
+Gymnasium's own environment, except for ids that Gymnasium cannot build here: EnvPool judges those too, and the log says
+so.
 """
 
 from __future__ import annotations

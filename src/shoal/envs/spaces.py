@@ -184,8 +184,8 @@ class _Leaf:
             self.part = Binary(_width(space))
         elif isinstance(space, spaces.Box):
             self.low, self.high, self.bounded = _bounds(space)
-            self.middle = np.where(self.bounded, (np.nan_to_num(self.high) + np.nan_to_num(self.low)) / 2, 0.0)
-            self.half = np.where(self.bounded, (np.nan_to_num(self.high) - np.nan_to_num(self.low)) / 2, 1.0)
+            low, high = np.where(self.bounded, self.low, -1.0), np.where(self.bounded, self.high, 1.0)
+            self.middle, self.half = (high + low) / 2, (high - low) / 2
             self.part = Continuous(tuple(self.low.tolist()), tuple(self.high.tolist()))
         else:
             raise _refuse(space, "action")
@@ -243,6 +243,8 @@ class Actions:
             return tuple(self.item(part, index) for part in decoded)
         if isinstance(decoded, dict):
             return {key: self.item(part, index) for key, part in decoded.items()}
+        if decoded.ndim == 1 and decoded.dtype.kind == "f":
+            return decoded[index, ...]  # a Box without dimensions takes an array without dimensions
         return decoded[index]
 
     def encode(self, value: Any) -> np.ndarray:
