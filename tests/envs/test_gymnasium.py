@@ -97,6 +97,22 @@ def test_restart_survives_a_failing_reset(batch: GymnasiumBatch) -> None:
     assert not batch.step(NOTHING).dropped.any()
 
 
+def test_restart_right_after_an_end_steps_at_once() -> None:
+    class Short(Fragile):
+        def step(self, action: int) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+            obs, reward, _, truncated, info = super().step(action)
+            return obs, reward, True, truncated, info
+
+    batch = GymnasiumBatch("short", Short, 2, 0, 0)
+    batch.reset()
+    assert batch.step(NOTHING).terminated.all()
+    batch.restart(0)
+    after = batch.step(NOTHING)
+    assert after.terminated.tolist() == [True, False] and after.obs[:, 1].tolist() == [1, 0]
+    batch.reset()
+    assert batch.step(NOTHING).terminated.all()
+
+
 def test_wrong_arity_is_a_fault() -> None:
     class Old(Fragile):
         def step(self, action: int) -> Any:

@@ -165,7 +165,7 @@ def _find_id(name: str, backend: str) -> EnvSource:
     if backend == "jax":
         if name not in JAX_NATIVE:
             raise BadInput(f"environment {name!r} is not written in JAX; those that are: {', '.join(JAX_NATIVE)}")
-        return EnvSource(name, name, "jax", known=_probe_jax(name, JAX_NATIVE[name]()))
+        return EnvSource(name, name, "jax", known=JAX_NATIVE[name]().spec)  # ours: no need to try it
     if backend == "envpool" and not pool.installed():
         raise BadInput("backend 'envpool' needs EnvPool, which is not installed: pip install 'shoal[native]'")
     if backend == "auto" and not pool.installed():
@@ -271,10 +271,11 @@ def _probe_pool(name: str, target: str, options: dict[str, Any]) -> EnvSpec:
 def _probe_jax(name: str, env: JaxEnv) -> EnvSpec:
     try:
         batch = JaxBatch(env, 1, 0, 0)
-        registry.check_fits(batch.reset())
+        first = batch.reset()
+        registry.check_fits(first)
     except Exception as error:
         raise _unmade(name, error) from error
-    shown = tuple(batch.reset().shape[1:])
+    shown = tuple(first.shape[1:])
     if batch.spec.obs.shape != shown:
         raise BadInput(f"environment {name!r} shows {shown}, its spec says {batch.spec.obs.shape}")
     return batch.spec
