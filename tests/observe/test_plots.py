@@ -20,8 +20,8 @@ def rows(count: int = 50) -> list[dict[str, Any]]:
             "step": 100 * (i + 1),
             "time": 1000.0 + 0.5 * i,
             "episode/return": float(i),
-            "episode/return_q10": i - 1.0,
-            "episode/return_q90": i + 2.0,
+            "episode/return_low": i - 1.0,
+            "episode/return_high": i + 2.0,
             "speed/steps_per_s": 200.0,
             "lag/versions": 1.0,
             "loss/policy": 0.1 if i % 2 else None,
@@ -73,8 +73,31 @@ def test_the_curve_holds_the_values() -> None:
     assert np.asarray(curve.get_ydata()).tolist() == list(range(50))
     assert next(iter(target.get_ydata())) == 30.0
     assert len(figure.axes[0].collections) == 1  # the band
-    bare = plots.learning_curve([{k: v for k, v in row.items() if "q10" not in k} for row in rows()])
+    bare = plots.learning_curve([{k: v for k, v in row.items() if "low" not in k} for row in rows()])
     assert bare is not None and not bare.axes[0].collections
+
+
+def test_the_mean_of_the_last_100_episodes_is_what_it_says() -> None:
+    counts = np.random.default_rng(0).integers(1, 40, 60).astype(float)
+    means = np.random.default_rng(1).normal(0, 1, 60)
+    steady = plots._trailing(means, counts)
+    for i in range(60):
+        j = i
+        while j > 0 and counts[j : i + 1].sum() < 100 and counts[j - 1 : i + 1].sum() <= 100:
+            j -= 1
+        assert steady[i] == pytest.approx(np.average(means[j : i + 1], weights=counts[j : i + 1]))
+    figure = plots.learning_curve([{**row, "episode/count": 10.0} for row in rows()])
+    assert figure is not None
+    assert np.asarray(figure.axes[0].lines[1].get_ydata())[-1] == pytest.approx(44.5)
+
+
+def test_recorded_seconds_come_before_the_clock() -> None:
+    timed: list[dict[str, Any]] = [
+        {"time": 0.0, "speed/seconds": 3.0},
+        {"time": 1.0},
+        {"time": 9.0, "speed/seconds": 5.0},
+    ]
+    assert plots.elapsed(timed).tolist() == [3, 4, 5]
 
 
 def test_a_thinned_curve_keeps_its_mean_and_ends() -> None:

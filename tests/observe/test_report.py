@@ -32,7 +32,7 @@ def folder(tmp_path: Path) -> RunFolder:
             "loss/value": 1.0,
             "time/collect": 1.0,
             "time/learn": 1.0,
-            "fault/env_raised": float(i > 5),
+            "fault/env_raised": float(i > 16),
             "loss/" + EVIL: 1.0,
         }
         for i in range(20)
@@ -90,6 +90,7 @@ def test_it_is_whole_well_formed_and_offline(folder: RunFolder) -> None:
         assert f"<h2>{title}</h2>" in text
     for shown in ("254.6 ± 48.4", "261.9", "2,000", "env_raised", "algo.gamma", "0.999", "versions.jax", "cpu"):
         assert shown in text
+    assert "<th>env_raised</th><td>3</td>" in text
     assert "solved after" not in text  # it never was
 
 

@@ -26,6 +26,7 @@ PHASES = {"collect": BLUE, "learn": RED, "broadcast": YELLOW, "wait": "#BBBBBB"}
 _INK = "#102030"  # stands for the text's colour until the SVG is written
 _POINTS = 300  # a curve's most: more cannot be seen and only make the file big
 _PAUSE_S = 60.0
+_WINDOW = 100  # episodes: what `--until-return` looks at
 
 
 def timeline(rows: Rows) -> list[Mapping[str, Any]]:
@@ -40,9 +41,13 @@ def timeline(rows: Rows) -> list[Mapping[str, Any]]:
 
 
 def elapsed(rows: Rows) -> np.ndarray:
-    """Seconds since the first row [N], without the pauses between a run's end and its resumption."""
+    """Seconds of running at each row [N]: `speed/seconds`, or without it the clock less the pauses between a run's end
+    and its resumption."""
     if not rows:
         return np.zeros(0)
+    at, known = series(rows, "speed/seconds")
+    if len(at):
+        return np.asarray(np.interp(np.arange(len(rows)), at, known))
     gaps = np.diff([float(row["time"]) for row in rows], prepend=float(rows[0]["time"]))
     usual = float(np.median(gaps[1:])) if len(gaps) > 1 else 0.0
     return np.cumsum(np.where((gaps < 0) | (gaps > max(_PAUSE_S, 50 * usual)), usual, gaps))
@@ -75,20 +80,28 @@ def render(figure: Figure, kind: Literal["svg", "png"] = "svg") -> bytes:
 def learning_curve(
     rows: Rows, over: Literal["steps", "seconds"] = "steps", target: float | None = None
 ) -> Figure | None:
-    """Return of training episodes; a band where the rows have `episode/return_q10` and `_q90`."""
+    """Return of training episodes: each row's mean, the mean of the last 100 where rows count their episodes, and a
+    band where they have `episode/return_low` and `_high`, the quantiles of 10 and 90 %."""
     at, values = series(rows, "episode/return")
     if not len(at):
         return None
     x = elapsed(rows)[at] if over == "seconds" else _steps(rows)[at]
     figure, axes = _figure()
     position, mean = _thin(x, values)
-    low_at, low = series(rows, "episode/return_q10")
-    high_at, high = series(rows, "episode/return_q90")
+    low_at, low = series(rows, "episode/return_low")
+    high_at, high = series(rows, "episode/return_high")
+    counted_at, count = series(rows, "episode/count")
     if len(low_at) and np.array_equal(low_at, at) and np.array_equal(high_at, at):
         axes.fill_between(
             position, _thin(x, low)[1], _thin(x, high)[1], color=BLUE, alpha=0.2, lw=0, label="10 to 90 % of episodes"
         )
-    axes.plot(position, mean, color=BLUE, lw=1.8, label="mean", marker="o" if len(position) == 1 else None)
+    mark = "o" if len(position) == 1 else None
+    if np.array_equal(counted_at, at):
+        axes.plot(position, mean, color=BLUE, lw=0.8, alpha=0.5, label="mean of an update's episodes")
+        steady = _thin(x, _trailing(values, count))[1]
+        axes.plot(position, steady, color=BLUE, lw=2.0, label=f"mean of the last {_WINDOW}", marker=mark)
+    else:
+        axes.plot(position, mean, color=BLUE, lw=1.8, label="mean", marker=mark)
     if target is not None:
         axes.axhline(target, color=RED, lw=1, ls="--", label=f"target {target:g}")
     if len(axes.get_legend_handles_labels()[0]) > 1:
@@ -248,6 +261,15 @@ def _x_label(over: str) -> str:
 
 def _steps(rows: Rows) -> np.ndarray:
     return np.array([float(row["step"]) for row in rows])
+
+
+def _trailing(means: np.ndarray, counts: np.ndarray) -> np.ndarray:
+    """The mean over the last rows that hold about `_WINDOW` episodes, at each row."""
+    seen = np.concatenate([[0.0], np.cumsum(counts)])
+    total = np.concatenate([[0.0], np.cumsum(means * counts)])
+    last = np.arange(1, len(seen))
+    first = np.minimum(np.searchsorted(seen, seen[1:] - _WINDOW), last - 1)
+    return np.asarray((total[last] - total[first]) / np.maximum(seen[last] - seen[first], 1e-9))
 
 
 def _thin(x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -44,7 +44,7 @@ SECTIONS: tuple[tuple[str, str, Callable[[plots.Rows, Mapping[str, Any] | None, 
     ),
     (
         "Where the time goes",
-        "Share of the learner's time in each phase; waiting is time in which it had nothing to do.",
+        "Actors collect; the learner learns, broadcasts weights and waits for experience. As shares of their sum.",
         lambda rows, evaluation, target: plots.time_breakdown(rows),
     ),
     (
@@ -64,7 +64,7 @@ def write_report(folder: RunFolder, evaluation: Mapping[str, Any] | None = None,
     """Write `report.html` from what the folder holds, and return its path.
 
     `evaluation` and `clip` (an mp4) default to the folder's `evaluation.json` and `video.mp4`. What a run does not have
-    is left out. `fault/*` in the metrics are counts so far.
+    is left out. `fault/*` in the metrics counts what happened since the row before.
     """
     config = folder.read_config()
     summary = read_json(folder.summary_path) if folder.summary_path.exists() else {}
@@ -72,7 +72,8 @@ def write_report(folder: RunFolder, evaluation: Mapping[str, Any] | None = None,
         evaluation = read_json(folder.evaluation_path)
     if clip is None and folder.video_path.is_file() and folder.video_path.stat().st_size <= _CLIP_MAX:
         clip = folder.video_path.read_bytes()
-    rows = plots.timeline(read_metrics(folder.metrics_path)) if folder.metrics_path.exists() else []
+    everything = read_metrics(folder.metrics_path) if folder.metrics_path.exists() else []
+    rows = plots.timeline(everything)
     machine = config.pop("machine", {})
     body = "\n".join(
         [
@@ -82,7 +83,7 @@ def write_report(folder: RunFolder, evaluation: Mapping[str, Any] | None = None,
             _video(clip),
             *_figures(rows, evaluation, _target(config)),
             "</div>",
-            _faults(rows),
+            _faults(everything),
             _table("Configuration", _flat(config), open_=False),
             _table("Versions and hardware", _flat(machine), open_=False),
         ]
@@ -165,11 +166,11 @@ def _video(clip: bytes | None) -> str:
 
 def _faults(rows: plots.Rows) -> str:
     names = sorted({name for row in rows for name in row if name.startswith("fault/")})
-    counts = {name.removeprefix("fault/"): max(plots.series(rows, name)[1], default=0.0) for name in names}
-    counts = {name: f"{count:g}" for name, count in counts.items() if count}
-    if not counts:
+    counts = {name.removeprefix("fault/"): float(plots.series(rows, name)[1].sum()) for name in names}
+    happened = {name: f"{count:g}" for name, count in counts.items() if count}
+    if not happened:
         return '<p class="calm">No faults: nothing broke and had to be put right.</p>' if rows else ""
-    return _table("Faults that were put right", counts, open_=True)
+    return _table("Faults that were put right", happened, open_=True)
 
 
 def _table(title: str, values: Mapping[str, Any], *, open_: bool) -> str:
