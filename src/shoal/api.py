@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -120,12 +120,17 @@ class Run:
             raise BadInput(f"--episodes is {episodes}: at least 1")
         algorithm = make_algorithm(self.plan)
         own = self.plan.settings.seed if seed is None else seed
-        played = evaluate(
-            self.plan, algorithm, self._actor, episodes, sample=sample, seed=own, on_episode=on_episode
-        )
+        played = evaluate(self.plan, algorithm, self._actor, episodes, sample=sample, seed=own, on_episode=on_episode)
         summary = statistics.summarise(played.returns)
         result = Evaluation(
-            summary.mean, summary.sd, summary.iqm, summary.ci, episodes, tuple(played.returns), tuple(played.lengths), not sample
+            summary.mean,
+            summary.sd,
+            summary.iqm,
+            summary.ci,
+            episodes,
+            tuple(played.returns),
+            tuple(played.lengths),
+            not sample,
         )
         self.folder.write_json(self.folder.evaluation_path, {**vars(result)})
         return result
@@ -143,7 +148,7 @@ class Run:
             return action
 
         try:
-            clip = record(env, act, max_steps=max_steps, seed=own, name=self.plan.source.name)
+            clip = record(cast(Any, env), act, max_steps=max_steps, seed=own, name=self.plan.source.name)
         finally:
             env.close()
         if path is not None:

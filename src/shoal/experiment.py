@@ -10,7 +10,7 @@ import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import msgspec
 
@@ -169,7 +169,9 @@ def resolve(env: Any, loose: Mapping[str, Any]) -> Plan:
     spec = source.spec()
     runtime_name = settings.runtime or ("threads" if source.native else "processes")
     if settings.runtime is None and not source.native:
-        notes.append(f"{source.name} is written in Python, so its actors run as processes (--runtime threads for threads)")
+        notes.append(
+            f"{source.name} is written in Python, so its actors run as processes (--runtime threads for threads)"
+        )
     topology_name = settings.topology or ("sequential" if runtime_name == "fused" else "sync")
     runtime_class = _look_up(runtime_name, RUNTIMES, "runtime")
     topology_class = _look_up(topology_name, TOPOLOGIES, "topology")
@@ -181,7 +183,7 @@ def resolve(env: Any, loose: Mapping[str, Any]) -> Plan:
         settings,
         topology=topology_name,
         runtime=runtime_name,
-        backend=source.backend,
+        backend=cast(Any, source.backend),
         actors=actors,
         envs=settings.envs or max(1, table["total_envs"] // actors),
         steps=settings.steps or table["steps"],

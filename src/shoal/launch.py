@@ -107,7 +107,9 @@ def make_parts(plan: Plan, loaded: Loaded | None, weights: Mapping[str, np.ndarr
         kept = {n: a for n, a in weights.items() if n.startswith(("params/", "obs/"))}
         strange = [n for n, a in kept.items() if n not in fresh or fresh[n].shape != a.shape]
         if strange or not kept:
-            raise BadInput(f"--from: its weights do not fit this run's net or spaces ({', '.join(strange[:2]) or 'none'})")
+            raise BadInput(
+                f"--from: its weights do not fit this run's net or spaces ({', '.join(strange[:2]) or 'none'})"
+            )
         parts = Parts(**{**{f: getattr(parts, f) for f in parts.__dataclass_fields__}, "state": {**fresh, **kept}})
     return parts
 
@@ -122,7 +124,9 @@ def check_same_spaces(plan: Plan, meta: Mapping[str, Any]) -> None:
     before = meta.get("spec", {})
     for what in ("obs", "action"):
         if msgspec.json.encode(now[what]) != msgspec.json.encode(before.get(what)):
-            raise BadInput(f"{plan.source.name}: its {what} space changed since the run: {before.get(what)} then, {now[what]} now")
+            raise BadInput(
+                f"{plan.source.name}: its {what} space changed since the run: {before.get(what)} then, {now[what]} now"
+            )
 
 
 class Training:
@@ -148,6 +152,8 @@ class Training:
         self._saved_version = self.parts.start if loaded else -1
         self.outcome = Outcome(version=self.parts.start)
         self._before = {"env_steps": 0, "seconds": 0.0}
+        self._times: dict[str, float] = {}
+        self._history: list[float] = []
         if loaded is not None:
             self._before = {name: loaded.meta[name] for name in self._before}
             self.outcome.recent.extend(loaded.arrays["recent"].tolist())
@@ -169,9 +175,7 @@ class Training:
             assert settings.steps is not None
             panel = stack.enter_context(Panel(title, settings.steps, settings.until_return, quiet=self.quiet))
             self._say = panel.say
-            sink = stack.enter_context(
-                contextlib.closing(open_sinks(settings.sinks, self.folder, config, self._alert))
-            )
+            sink = stack.enter_context(contextlib.closing(open_sinks(settings.sinks, self.folder, config, self._alert)))
             session = runtime.start(program, lambda: stop.requested)
             stack.callback(session.close)
             stop.on_abort(session.abort)
@@ -197,7 +201,8 @@ class Training:
                 continue
             self._take(event)
             mean = outcome.return_mean
-            solved = len(outcome.recent) == WINDOW and settings.until_return is not None and mean >= settings.until_return  # type: ignore[operator]
+            target = settings.until_return
+            solved = target is not None and mean is not None and len(outcome.recent) == WINDOW and mean >= target
             if solved:
                 outcome.solved_at_s = outcome.wall_s
             wants_end = [callback(event) is True for callback in self.callbacks]
@@ -233,12 +238,10 @@ class Training:
 
     def _show(self, report: Report) -> None:
         outcome = self.outcome
-        self._times = getattr(self, "_times", {})
         for name, value in report.metrics.items():
             if name.startswith("time/"):
                 key = name.removeprefix("time/")
                 self._times[key] = self._times.get(key, 0.0) + value
-        self._history = getattr(self, "_history", [])
         if outcome.return_mean is not None:
             self._history.append(outcome.return_mean)
         self._panel.update(outcome.env_steps, outcome.wall_s, outcome.return_mean, self._history, self._times)
@@ -250,7 +253,9 @@ class Training:
         with (self.folder.path / "faults.log").open("a") as file:
             file.write(f"{time.strftime('%F %T')} {fault.role} {fault.kind}\n{fault.detail}\n\n")
         first_line = fault.detail.strip().splitlines()[-1]
-        self._alert(f"fault {outcome.faults}: {fault.role}: {fault.kind}: {first_line} (put right; faults.log has all of it)")
+        self._alert(
+            f"fault {outcome.faults}: {fault.role}: {fault.kind}: {first_line} (put right; faults.log has all of it)"
+        )
         if outcome.faults > most:
             raise RunFailed(
                 f"{outcome.faults} faults, more than --max-faults {most}: environment {self.plan.source.name!r}:"
@@ -291,7 +296,14 @@ def _episode_metrics(episodes: Sequence[Episode]) -> dict[str, float]:
 
 
 def evaluate(
-    plan: Plan, algorithm: Algorithm, actor: Any, episodes: int, *, sample: bool, seed: int, on_episode: Callable[[float], None]
+    plan: Plan,
+    algorithm: Algorithm,
+    actor: Any,
+    episodes: int,
+    *,
+    sample: bool,
+    seed: int,
+    on_episode: Callable[[float], None],
 ) -> Played:
     """Episodes in Gymnasium's own environment."""
     settle_process()

@@ -53,13 +53,27 @@ TUNED: dict[tuple[str, str], Settings] = {
     ("CartPole-v1", "ppo"): {
         "steps": 500_000,
         "total_envs": 64,
-        "algo": {"learning_rate": 2.5e-3, "final_rate": 0.1, "gamma": 0.98, "lam": 0.9, "unroll": 32, "reward_scale": 0.1},
+        "algo": {
+            "learning_rate": 2.5e-3,
+            "final_rate": 0.1,
+            "gamma": 0.98,
+            "lam": 0.9,
+            "unroll": 32,
+            "reward_scale": 0.1,
+        },
         "net": {"hidden": [32, 32], "activation": "tanh"},
     },
     ("CartPole-v1", "a2c"): {
         "steps": 1_000_000,
         "total_envs": 64,
-        "algo": {"learning_rate": 3e-3, "final_rate": 0.1, "gamma": 0.98, "lam": 0.9, "unroll": 16, "reward_scale": 0.1},
+        "algo": {
+            "learning_rate": 3e-3,
+            "final_rate": 0.1,
+            "gamma": 0.98,
+            "lam": 0.9,
+            "unroll": 16,
+            "reward_scale": 0.1,
+        },
         "net": {"hidden": [32, 32], "activation": "tanh"},
     },
     ("CartPole-v1", "reinforce"): {
@@ -84,7 +98,13 @@ TUNED: dict[tuple[str, str], Settings] = {
     ("*", "ppo"): {
         "steps": 1_000_000,
         "total_envs": 16,
-        "algo": {"learning_rate": 3e-4, "unroll": 128, "batch_size": 256, "normalise_obs": True, "normalise_reward": True},
+        "algo": {
+            "learning_rate": 3e-4,
+            "unroll": 128,
+            "batch_size": 256,
+            "normalise_obs": True,
+            "normalise_reward": True,
+        },
     },
     ("*", "a2c"): {
         "steps": 1_000_000,

@@ -6,12 +6,14 @@ these? `roles`. For the contract? `core.algorithm`. For the maths? `ops`.
 
 from __future__ import annotations
 
+from typing import Any
+
 from shoal.algos.a2c import A2C
 from shoal.algos.on_policy import OnPolicy
 from shoal.algos.ppo import PPO
 from shoal.algos.reinforce import Reinforce
 
-ALGOS: dict[str, type[OnPolicy]] = {
+ALGOS: dict[str, type[OnPolicy[Any]]] = {
     "a2c": A2C,
     "ppo": PPO,
     "reinforce": Reinforce,

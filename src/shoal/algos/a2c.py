@@ -6,7 +6,7 @@ Mnih et al. 2016, https://arxiv.org/abs/1602.01783. Deviation: the return estima
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import final
+from typing import Any, final
 
 from shoal.algos.on_policy import Batch, OnPolicy, OnPolicyConfig, never, rmsprop
 from shoal.core.algorithm import LearnerState, Optimiser, Params
@@ -53,7 +53,7 @@ class A2C(OnPolicy[A2CConfig]):
         return never(metrics)
 
 
-def actor_critic_loss(algorithm: OnPolicy, params: Params, batch: Batch) -> tuple[Array, dict[str, Array]]:
+def actor_critic_loss(algorithm: OnPolicy[Any], params: Params, batch: Batch) -> tuple[Array, dict[str, Array]]:
     """-log pi A + c (v - G)^2 - beta H, the mean over valid rows."""
     rows, config = batch.rows, algorithm.config
     log_pi, entropy, value = algorithm.evaluate(params, batch)

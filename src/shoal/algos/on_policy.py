@@ -218,11 +218,13 @@ class OnPolicy(abc.ABC, Generic[C]):
 
 
 def rmsprop(decay: float, epsilon: float, initial: float) -> Optimiser:
-    return optax.scale_by_rms(decay=decay, eps=epsilon, initial_scale=initial)
+    made: Optimiser = optax.scale_by_rms(decay=decay, eps=epsilon, initial_scale=initial)
+    return made
 
 
 def adam(epsilon: float) -> Optimiser:
-    return optax.scale_by_adam(eps=epsilon)
+    made: Optimiser = optax.scale_by_adam(eps=epsilon)
+    return made
 
 
 def never(metrics: dict[str, Array]) -> Array:

@@ -43,7 +43,7 @@ def run(words: list[str]) -> int:
         raise BadInput(f"give one environment, not {len(parsed.positional)}: {' '.join(parsed.positional)}")
     env = parsed.positional[0] if parsed.positional else None
     own = {name: parsed.options[name] for name in OWN if name in parsed.options}
-    settings = {name.replace("-", "_"): v for name, v in parsed.options.items() if name not in OWN}
+    settings: dict[str, Any] = {name.replace("-", "_"): v for name, v in parsed.options.items() if name not in OWN}
     _check_names(settings)
     if env is None and "resume" not in own and "config" not in own:
         raise BadInput("no environment: give an id such as LunarLander-v3, an import path, or --resume RUN")
@@ -99,7 +99,13 @@ def _print_config(env: str | None, own: Mapping[str, str], settings: Mapping[str
 
 
 def _several(
-    api: Any, env: str | None, seeds: int, own: Mapping[str, str], settings: dict[str, Any], common: dict[str, Any], json: bool
+    api: Any,
+    env: str | None,
+    seeds: int,
+    own: Mapping[str, str],
+    settings: dict[str, Any],
+    common: dict[str, Any],
+    json: bool,
 ) -> int:
     """The same run with several seeds, and what they say together."""
     from shoal.observe.statistics import summarise
@@ -159,7 +165,11 @@ def _help(parsed: Words) -> str:
         return name, registry[name].Config
 
     parts = [USAGE, "settings", describe(Settings, "")]
-    for axis, registry, default in (("algo", ALGOS, "ppo"), ("topology", TOPOLOGIES, "sync"), ("runtime", RUNTIMES, "threads")):
+    for axis, registry, default in (
+        ("algo", ALGOS, "ppo"),
+        ("topology", TOPOLOGIES, "sync"),
+        ("runtime", RUNTIMES, "threads"),
+    ):
         name, config = chosen(axis, registry, default)
         parts += [f"settings of {axis} {name}", describe(config, f"{axis}.")]
     parts += ["settings of the net", describe(NetConfig, "net.")]

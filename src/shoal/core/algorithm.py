@@ -64,10 +64,10 @@ class Unrolls(NamedTuple):
 
 
 class Minibatches(NamedTuple):
-    """How a batch is cut: `epochs` passes of `count` minibatches; whole columns when the net is recurrent."""
+    """How a batch is cut: `epochs` passes of `parts` minibatches; whole columns when the net is recurrent."""
 
     epochs: int
-    count: int
+    parts: int
     by_column: bool
 
 
@@ -87,6 +87,11 @@ class Optimiser(Protocol):
 
 class Algorithm(Protocol):
     """Hashable and without state of its own: two equal ones compile once."""
+
+    @property
+    def task(self) -> Task: ...
+
+    def __hash__(self) -> int: ...
 
     @property
     def experience(self) -> Unrolls: ...

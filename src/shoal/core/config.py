@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import dataclasses
 import inspect
+import itertools
 import textwrap
 import typing
 from collections.abc import Mapping
@@ -38,7 +39,7 @@ def _own_help(config: type) -> dict[str, str]:
     tree = ast.parse(textwrap.dedent(inspect.getsource(config)))
     body = typing.cast(ast.ClassDef, tree.body[0]).body
     found: dict[str, str] = {}
-    for statement, following in zip(body, body[1:], strict=False):
+    for statement, following in itertools.pairwise(body):
         if (
             isinstance(statement, ast.AnnAssign)
             and isinstance(statement.target, ast.Name)
@@ -51,7 +52,7 @@ def _own_help(config: type) -> dict[str, str]:
 
 
 @cache
-def _hints(config: type) -> dict[str, Any]:
+def _hints(config: Any) -> dict[str, Any]:
     return typing.get_type_hints(config, include_extras=True)
 
 
@@ -79,7 +80,7 @@ def build(config: type[C], values: Mapping[str, Any], prefix: str = "") -> C:
             raise BadInput(f"unknown setting --{prefix}{name}.{nearest(name, names) or known}")
     typed: dict[str, Any] = {}
     for name, value in loose.items():
-        kind = _hints(config)[name]
+        kind = _hints(typing.cast(Any, config))[name]
         try:
             typed[name] = msgspec.convert(_from_word(value, kind), kind, strict=False)
         except msgspec.ValidationError as error:

@@ -6,6 +6,7 @@ import os
 import sys
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 
 def cache_folder() -> Path:
@@ -23,14 +24,16 @@ def settle_process() -> None:
     """
     os.environ["NPROC"] = "1"
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-    os.environ.setdefault("JAX_PLATFORMS", "cpu") if not _accelerator() else None
+    if not _accelerator():
+        os.environ.setdefault("JAX_PLATFORMS", "cpu")
     import jax
 
-    jax.config.update("jax_cpu_enable_async_dispatch", False)
-    if jax.config.jax_compilation_cache_dir is None:
-        jax.config.update("jax_compilation_cache_dir", str(cache_folder() / "xla"))
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
-    jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+    config: Any = jax.config  # untyped in JAX
+    config.update("jax_cpu_enable_async_dispatch", False)
+    if config.jax_compilation_cache_dir is None:
+        config.update("jax_compilation_cache_dir", str(cache_folder() / "xla"))
+    config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+    config.update("jax_persistent_cache_min_entry_size_bytes", -1)
 
 
 def _accelerator() -> bool:

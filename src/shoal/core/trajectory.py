@@ -32,7 +32,11 @@ class Trajectory(NamedTuple):
 
 
 def trajectory_record(
-    spec: EnvSpec, unroll: int, envs: int, extras: Mapping[str, Any] | None = None, carry: Mapping[str, Any] | None = None
+    spec: EnvSpec,
+    unroll: int,
+    envs: int,
+    extras: Mapping[str, Any] | None = None,
+    carry: Mapping[str, Any] | None = None,
 ) -> Record:
     """The record of one unroll. `extras` and `carry` map names to arrays (or structures) shaped [B, ...].
 

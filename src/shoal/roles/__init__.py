@@ -1,5 +1,5 @@
 """The loops: who acts and who learns, as generators that wait on ports.
 
-May import: algos, nets, ops, core. Roles hold what changes; they know ports and no runtime, an algorithm's contract and no algorithm.
+May import: algos, nets, ops, core. Roles hold what changes; they know ports and no runtime, a contract and no algorithm.
 Looking for the wiring between roles? `topologies`. For where they run? `runtimes`.
 """

@@ -26,7 +26,9 @@ class Collector:
         self._act = compiled(parts.algorithm).act
         self._carry = {n: np.array(a) for n, a in parts.algorithm.initial_carry(parts.envs).items()}
         self._explore = np.ones(parts.envs, np.float32)
-        self._times = [np.int32(t) for t in range(parts.unroll)]  # made once: a call with an int would convert it each time
+        self._times = [
+            np.int32(t) for t in range(parts.unroll)
+        ]  # made once: a call with an int would convert it each time
         name = f"actor-{index}"
         if name in parts.snapshots:
             self.restore(parts.snapshots[name])
@@ -73,7 +75,9 @@ class Collector:
 class Actor:
     """Reads the version that `schedule` names for each unroll, fills a slot, pushes it, and so on for ever."""
 
-    def __init__(self, parts: Parts, index: int, schedule: Callable[[int], int], ports: Ports, context: Context) -> None:
+    def __init__(
+        self, parts: Parts, index: int, schedule: Callable[[int], int], ports: Ports, context: Context
+    ) -> None:
         self._parts, self._lane, self._schedule = parts, index, schedule
         self._board: Board = ports["weights"]
         self._stream: Stream = ports["unrolls"]

@@ -63,7 +63,7 @@ def sweep(algorithm: Algorithm, state: LearnerState, batch: Any, key: Array) -> 
     cut = algorithm.minibatches
     t, b = batch.rows.valid.shape
     samples = b if cut.by_column else t * b
-    size = samples // cut.count
+    size = samples // cut.parts
     rows = batch.rows if cut.by_column else jax.tree.map(lambda x: x.reshape(t * b, *x.shape[2:]), batch.rows)
 
     def epoch(carry: tuple[LearnerState, Array], key: Array) -> tuple[tuple[LearnerState, Array], Any]:
@@ -71,12 +71,14 @@ def sweep(algorithm: Algorithm, state: LearnerState, batch: Any, key: Array) -> 
         # One sort of random bits: jax.random.permutation sorts twice, which shows at this size.
         order = jnp.argsort(jax.random.bits(shuffle_key, (samples,)))
         if cut.by_column:
-            picked = jax.tree.map(lambda x: jnp.moveaxis(x[:, order].reshape(t, cut.count, size, *x.shape[2:]), 1, 0), rows)
-            columns = jax.tree.map(lambda x: x[order].reshape(cut.count, size, *x.shape[1:]), batch.columns)
+            picked = jax.tree.map(
+                lambda x: jnp.moveaxis(x[:, order].reshape(t, cut.parts, size, *x.shape[2:]), 1, 0), rows
+            )
+            columns = jax.tree.map(lambda x: x[order].reshape(cut.parts, size, *x.shape[1:]), batch.columns)
         else:
-            picked = jax.tree.map(lambda x: x[order].reshape(cut.count, size, *x.shape[1:]), rows)
+            picked = jax.tree.map(lambda x: x[order].reshape(cut.parts, size, *x.shape[1:]), rows)
             columns = {}
-        keys = jax.random.split(gradient_key, cut.count)
+        keys = jax.random.split(gradient_key, cut.parts)
         return jax.lax.scan(minibatch, carry, (type(batch)(picked, columns), keys))
 
     def minibatch(carry: tuple[LearnerState, Array], part: Any) -> tuple[tuple[LearnerState, Array], Any]:
@@ -87,7 +89,7 @@ def sweep(algorithm: Algorithm, state: LearnerState, batch: Any, key: Array) -> 
         following = jax.tree.map(lambda new, old: jnp.where(stopped, old, new), following, state)
         return (following, stopped), (feedback.metrics, ~stopped)
 
-    whole = cut.epochs == 1 and cut.count == 1
+    whole = cut.epochs == 1 and cut.parts == 1
     if whole:  # the order of samples is of no consequence
         part = (type(batch)(rows, batch.columns if cut.by_column else {}), key)
         (state, _), (metrics, applied) = minibatch((state, jnp.asarray(False)), part)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -150,5 +150,3 @@ class Sequential:
     def close(self) -> None:
         for collector in self._collectors:
             collector.close()
-
-

@@ -72,14 +72,12 @@ class Parts:
         return trajectory_record(spec, self.unroll, self.envs, {}, carry)
 
     def _init(self) -> LearnerState:
-        return self.algorithm.init(jax.random.wrap_key_data(key_data(self.seed, INIT)))
+        return self.algorithm.init(jax.random.wrap_key_data(jax.numpy.asarray(key_data(self.seed, INIT))))
 
     def initial_state(self) -> LearnerState:
         """The learner's state at `start`: fresh, or with the leaves that `state` names put in their places."""
-        state = jax.jit(self._init)()
-        if not self.state:
-            return state
-        return restore_leaves(state, self.state)
+        state: LearnerState = jax.jit(self._init)()
+        return LearnerState(*restore_leaves(state, self.state)) if self.state else state
 
 
 def restore_leaves(tree: Any, arrays: Mapping[str, np.ndarray]) -> Any:

@@ -49,7 +49,9 @@ class Fused:
         if parts.pure_env is None:
             raise BadInput("--runtime fused needs a JAX-native environment; `shoal envs` lists them")
         if parts.actors != 1:
-            raise BadInput(f"--actors is {parts.actors}: --runtime fused has one actor; use --envs for more environments")
+            raise BadInput(
+                f"--actors is {parts.actors}: --runtime fused has one actor; use --envs for more environments"
+            )
         return FusedSession(parts, stopping)
 
 

@@ -136,7 +136,9 @@ class MemoryBoard:
                 return NOT_YET
             copy = self._copy(version)
             if copy is None:
-                raise LookupError(f"version {version} is gone: the newest is {self._head[0] - 1}, {self._history} are kept")
+                raise LookupError(
+                    f"version {version} is gone: the newest is {self._head[0] - 1}, {self._history} are kept"
+                )
             return copy
 
         return Op(attempt, self._waits, f"version {version} of the weights")
@@ -170,11 +172,11 @@ def _board(spec: BoardSpec) -> Record:
     )
 
 
-PLAIN = {"Stream": MemoryStream, "Board": MemoryBoard}
+PLAIN: dict[str, Any] = {"Stream": MemoryStream, "Board": MemoryBoard}
 
 
 def arena_size(specs: Mapping[str, PortSpec]) -> int:
-    return sum(_up(PLAIN[spec.kind].nbytes(spec)) for spec in specs.values()) + ALIGN  # type: ignore[arg-type]
+    return sum(_up(PLAIN[spec.kind].nbytes(spec)) for spec in specs.values()) + ALIGN
 
 
 def plain_ports(specs: Mapping[str, PortSpec], buffer: Any, bells: Bells, me: str | None) -> dict[str, Any]:
@@ -182,10 +184,10 @@ def plain_ports(specs: Mapping[str, PortSpec], buffer: Any, bells: Bells, me: st
     ports: dict[str, Any] = {}
     offset = 0
     for name, spec in specs.items():
-        ports[name] = PLAIN[spec.kind](spec, buffer, offset, bells)  # type: ignore[arg-type]
+        ports[name] = PLAIN[spec.kind](spec, buffer, offset, bells)
         if me is not None and isinstance(ports[name], MemoryBoard):
             ports[name].waits_with(bells[me])
-        offset += _up(PLAIN[spec.kind].nbytes(spec))  # type: ignore[arg-type]
+        offset += _up(PLAIN[spec.kind].nbytes(spec))
     return ports
 
 

@@ -48,7 +48,9 @@ class Processes:
     Config = ProcessesConfig
     provides = frozenset({"Stream", "Board"})
     overlaps = True
-    about = "a process an actor over shared memory: for environments written in Python; dead or hung actors are replaced"
+    about = (
+        "a process an actor over shared memory: for environments written in Python; dead or hung actors are replaced"
+    )
 
     def __init__(self, config: ProcessesConfig) -> None:
         self.config = config
@@ -241,7 +243,13 @@ class ProcessesSession:
         self._children.clear()
         if self._main is not None:
             self._main.close()
-        for fd in (self._arena_fd, self._recipe_fd, self._lifetime_read, self._lifetime_write, *self._bell_fds.values()):
+        for fd in (
+            self._arena_fd,
+            self._recipe_fd,
+            self._lifetime_read,
+            self._lifetime_write,
+            *self._bell_fds.values(),
+        ):
             os.close(fd)
         # The mapping itself goes when the last view of it does.
 

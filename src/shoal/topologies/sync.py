@@ -13,7 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import partial
 
-from shoal.core.program import BoardSpec, Program, RoleSpec, StreamSpec
+from shoal.core.program import BoardSpec, PortSpec, Program, RoleSpec, StreamSpec
 from shoal.roles.actor import Actor
 from shoal.roles.learner import Learner
 from shoal.roles.parts import Parts
@@ -42,7 +42,7 @@ class SyncTopology:
         roles += [
             RoleSpec(name=name, build=partial(Actor, parts, i, schedule), core=i) for i, name in enumerate(actors)
         ]
-        ports = {
+        ports: dict[str, PortSpec] = {
             # Two slots a lane: one is learnt from while the other is filled.
             "unrolls": StreamSpec(producers=actors, consumer="learner", depth=2, record=parts.record),
             "weights": BoardSpec(writer="learner", readers=actors, size=parts.layout.size, history=2),
