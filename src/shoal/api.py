@@ -28,7 +28,6 @@ from shoal.launch import (
     write_policy,
 )
 from shoal.observe import statistics
-from shoal.observe.report import write_report
 from shoal.observe.video import record
 from shoal.roles.evaluator import Policy
 from shoal.run.checkpoints import Checkpoints, Loaded
@@ -157,6 +156,8 @@ class Run:
 
     def report(self, film: bool = True) -> Path:
         """Write `report.html`, with a clip of the agent where the environment can be drawn."""
+        from shoal.observe.report import write_report  # brings matplotlib, which training does not need
+
         clip = None
         if film:
             try:

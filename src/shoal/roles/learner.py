@@ -37,7 +37,7 @@ class Trainer:
         self._steps = 0
 
     def compile(self, acted: Any) -> None:
-        """Compile `update` ahead of the data, while the first unroll is being collected."""
+        """Compile `update` ahead of the data."""
         slot = as_trajectory(self._parts.record.empty())
         args = (self.state, acted, [slot] * self._parts.actors, key_data(0), np.float32(0))
         self._update = self._update.lower(*args).compile()
@@ -98,8 +98,9 @@ class Learner:
     def run(self) -> Steps:
         trainer, stream, lanes = self.trainer, self._stream, range(self._parts.actors)
         acted = {trainer.version: trainer.actor}
-        self._board.publish(trainer.version, to_vector(trainer.actor))
+        # Compiled first: actors that began now would only wait for it, and take cores from it.
         trainer.compile(trainer.actor)
+        self._board.publish(trainer.version, to_vector(trainer.actor))
         while True:
             asked, slots = time.monotonic(), []
             for lane in lanes:
