@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import contextlib
 import os
+import select
 import signal
+import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import FrameType, TracebackType
 from typing import Any, Self
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _NOTE = b"stopping after this update: checkpointing (again to exit now)\n"
+_SKIP = b"stopping: what was learnt is saved, the rest is left out (again to exit now)\n"
+PATIENCE = 5.0  # seconds after the first signal until a loop that has not ended is interrupted where it stands
+LAST_RESORT = 2.0  # seconds after that until the process leaves without it
+_NUDGE = signal.SIGUSR2  # what the listener sends to its own process, to interrupt
 
 
 class StopRequest:
@@ -19,6 +25,9 @@ class StopRequest:
 
     Handlers are set with `signal.signal`, for shells start background jobs with SIGINT ignored. Outside the main thread
     Python allows no handlers: then it is inactive, and only `request` sets it.
+
+    Python runs handlers only between two steps of the main thread's own code, so a compilation or a hanging environment
+    would hold them up. What `listener` returns, called in a thread of its own, hears signals at any time.
     """
 
     def __init__(self, note: bytes = _NOTE) -> None:
@@ -26,6 +35,10 @@ class StopRequest:
         self.active = False
         self._note = note
         self._signals = 0
+        self._noted = False
+        self._raises = False  # a request interrupts at once
+        self._last_resort: Callable[[], None] | None = None
+        self._listening = False
         self._callbacks: list[Callable[[], None]] = []
         self._previous: dict[signal.Signals, Any] = {}
 
@@ -37,11 +50,37 @@ class StopRequest:
         """Call `callback` before the second signal exits, newest first: to kill children, to restore the terminal."""
         self._callbacks.append(callback)
 
+    @contextlib.contextmanager
+    def bounded(self, last_resort: Callable[[], None]) -> Iterator[None]:
+        """What runs inside must end soon after a request. When it does not, the listener interrupts it (KeyboardInterrupt);
+        when even that has no effect, it calls `last_resort`, and the process leaves with 0."""
+        self._last_resort = last_resort
+        try:
+            yield
+        finally:
+            self._last_resort = None
+
+    @contextlib.contextmanager
+    def interruptible(self) -> Iterator[None]:
+        """What runs inside loses nothing: a request interrupts it at once (KeyboardInterrupt)."""
+        self._raises = True
+        try:
+            if self.requested:
+                raise KeyboardInterrupt
+            yield
+        finally:
+            self._raises = False
+
     def __enter__(self) -> Self:
         with contextlib.suppress(ValueError):  # how Python says that this is not the main thread
             for number in _SIGNALS:
                 self._previous[number] = signal.signal(number, self._handle)
+            self._previous[_NUDGE] = signal.signal(_NUDGE, self._interrupt)
             self.active = True
+        if self.active:
+            self._heard, self._hears = os.pipe()
+            os.set_blocking(self._hears, False)
+            self._wakeup = signal.set_wakeup_fd(self._hears, warn_on_full_buffer=False)
         return self
 
     def __exit__(
@@ -51,19 +90,94 @@ class StopRequest:
             # None stands for a handler that was not set from Python and cannot be put back.
             signal.signal(number, signal.SIG_DFL if handler is None else handler)
         self._previous.clear()
+        if self.active:
+            signal.set_wakeup_fd(self._wakeup)
+            os.close(self._hears)  # the listener hears the end
+            if not self._listening:
+                os.close(self._heard)
         self.active = False
 
-    def _handle(self, number: int, frame: FrameType | None) -> None:
-        self.requested = True
-        self._signals += 1
-        if self._signals == 1:
-            # Unbuffered: the handler may run in the middle of another print. A closed stderr must not stop the stop.
-            with contextlib.suppress(OSError):
-                os.write(2, self._note)
+    def listener(self) -> Callable[[], None]:
+        """What a thread of its own should call: it hears signals until the request is left."""
+        self._listening = self.active
+        return self._listen if self.active else lambda: None
+
+    def _listen(self) -> None:
+        signals = 0
+        pending: list[tuple[float, Callable[[], None]]] = []  # what to do, and when, if asking has no effect
+        while True:
+            wait = max(0.0, pending[0][0] - time.monotonic()) if pending else None
+            if not select.select([self._heard], [], [], wait)[0]:
+                pending.pop(0)[1]()
+                continue
+            numbers = os.read(self._heard, 64)
+            if not numbers:
+                os.close(self._heard)
+                return
+            for number in numbers:
+                if number not in _SIGNALS:
+                    continue
+                signals += 1
+                if signals > 1:
+                    self._leave(128 + number)
+                self._ask()
+                at = time.monotonic() + PATIENCE
+                pending = [(at, self._nudge), (at + LAST_RESORT, self._leave_without)]
+
+    def _ask(self) -> None:
+        if self._noted:
             return
+        self._noted = self.requested = True
+        # Unbuffered: the handler may run in the middle of another print. A closed stderr must not stop the stop.
+        with contextlib.suppress(OSError):
+            os.write(2, _SKIP if self._raises else self._note)
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        self._signals += 1
+        if self._signals > 1:
+            self._leave(128 + number)
+        self._ask()
+        if self._raises:
+            raise KeyboardInterrupt
+
+    def _nudge(self) -> None:
+        if self._last_resort is not None:
+            os.kill(os.getpid(), _NUDGE)  # the kernel gives it to the main thread, whose sleep or read ends
+
+    def _interrupt(self, number: int, frame: FrameType | None) -> None:
+        if self._last_resort is not None:  # it may have ended just now
+            raise KeyboardInterrupt
+
+    def _leave_without(self) -> None:
+        last_resort = self._last_resort
+        if last_resort is not None:
+            last_resort()
+            self._leave(0)
+
+    def _leave(self, code: int) -> None:
         for callback in reversed(self._callbacks):
             try:
                 callback()
             except Exception:  # the others still have children to kill
                 traceback.print_exc()
-        os._exit(128 + number)
+        os._exit(code)
+
+
+@contextlib.contextmanager
+def leaving_at_once(note: bytes = b"stopped before the run began\n") -> Iterator[None]:
+    """Before there is anything to save: SIGINT or SIGTERM ends the process with 0, whatever it is importing."""
+
+    def leave(number: int, frame: FrameType | None) -> None:
+        with contextlib.suppress(OSError):
+            os.write(2, note)
+        os._exit(0)
+
+    previous: dict[signal.Signals, Any] = {}
+    with contextlib.suppress(ValueError):  # not the main thread
+        for number in _SIGNALS:
+            previous[number] = signal.signal(number, leave)
+    try:
+        yield
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, signal.SIG_DFL if handler is None else handler)
