@@ -8,7 +8,10 @@ import jax
 import numpy as np
 import pytest
 
-from shoal.ops.returns import gae, monte_carlo, n_step
+from shoal.ops import returns
+
+gae, monte_carlo = jax.jit(returns.gae), jax.jit(returns.monte_carlo)
+n_step = jax.jit(returns.n_step, static_argnums=6)
 
 GAMMA, LAM = 0.97, 0.9
 
@@ -66,8 +69,8 @@ def oracle(u: Unroll, weigh: str, n: int = 0) -> np.ndarray:
 def test_against_the_oracle(seed: int) -> None:
     u = random_unroll(seed)
     assert not u.valid.all() and (u.boundary & (u.discount == 1)).any() and (u.discount == 0).any()
-    np.testing.assert_allclose(jax.jit(gae)(*u, GAMMA, LAM), oracle(u, "gae"), atol=2e-5)
-    np.testing.assert_allclose(jax.jit(monte_carlo)(*u, GAMMA), oracle(u, "monte_carlo"), atol=2e-5)
+    np.testing.assert_allclose(gae(*u, GAMMA, LAM), oracle(u, "gae"), atol=2e-5)
+    np.testing.assert_allclose(monte_carlo(*u, GAMMA), oracle(u, "monte_carlo"), atol=2e-5)
     for n in (1, 3, 10, 50):
         np.testing.assert_allclose(n_step(*u, GAMMA, n), oracle(u, "n_step", n), atol=2e-5, err_msg=f"n={n}")
 

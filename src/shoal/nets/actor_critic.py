@@ -10,15 +10,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import jax
 import jax.numpy as jnp
-import numpy as np
 
 from shoal.core.algorithm import Params
+from shoal.core.config import replace
 from shoal.core.spec import Continuous, EnvSpec
 from shoal.core.trajectory import Array
 from shoal.nets import conv, recurrent
-from shoal.nets.mlp import dense, init_dense, init_mlp, mlp
+from shoal.nets.initial import Fill, Plan, realise
+from shoal.nets.mlp import dense, mlp, plan_dense, plan_mlp
 from shoal.nets.net import Net, NetConfig
 from shoal.nets.recurrent import Carry
 from shoal.ops.distributions import parameter_size, part_size
@@ -34,14 +34,17 @@ FIRST_LOG_STD = -0.5  # a spread of 0.6 in normalised coordinates: a tenth of th
 class ActorCritic:
     """Shoal's own net. Vectors enter as they are, uint8 images scaled to 0..1.
 
-    A recurrent net (encoder, cell, heads) shares its trunk whatever `shared` says: a critic's own carry would have to be
-    computed while acting, which computes the policy alone.
+    A recurrent net (encoder, cell, heads) shares its trunk whatever `shared` says: a critic's own carry would have to
+    be computed while acting, which computes the policy alone.
     """
 
     config: NetConfig
     spec: EnvSpec
 
     def __post_init__(self) -> None:
+        replace(self.config, {}, "net.")  # a config made in Python is held to the rules of one made of words
+        for layer in self.config.conv:
+            conv.parse(layer)
         if self.spec.obs.is_image:
             conv.flat_size(self.spec.obs.shape, self.config.conv)  # refuses what does not fit before anything starts
 
@@ -54,15 +57,12 @@ class ActorCritic:
         return self.config.shared or self.recurrent
 
     def init(self, key: Array) -> Params:
-        key_trunk, key_critic, key_policy, key_value = jax.random.split(key, 4)
-        policy = self._init_policy_head(key_policy)
-        value: Params = {"head": init_dense(key_value, self._features, 1, VALUE_GAIN)}
+        policy = self._plan_policy_head()
+        value: Plan = {"head": plan_dense(self._features, 1, VALUE_GAIN)}
         if self.shared:
-            return {"trunk": self._init_trunk(key_trunk), "policy": policy, "value": value}
-        return {
-            "policy": {"trunk": self._init_trunk(key_trunk), **policy},
-            "value": {"trunk": self._init_trunk(key_critic), **value},
-        }
+            return realise({"trunk": self._plan_trunk(), "policy": policy, "value": value}, key)
+        trunk = self._plan_trunk()
+        return realise({"policy": {"trunk": trunk, **policy}, "value": {"trunk": trunk, **value}}, key)
 
     def initial_carry(self, envs: int) -> Carry:
         return recurrent.zero_carry(self.config.cell, envs, self.config.cell_size) if self.recurrent else {}
@@ -106,7 +106,7 @@ class ActorCritic:
         """Whether log standard deviations are params, rather than outputs of the head."""
         return not self.config.state_scale and any(isinstance(part, Continuous) for part in self.spec.action.parts)
 
-    def _log_std_columns(self) -> np.ndarray:
+    def _log_std_columns(self) -> list[int]:
         """Which parameters of the distribution are log standard deviations."""
         at = 0
         columns: list[int] = []
@@ -114,24 +114,23 @@ class ActorCritic:
             if isinstance(part, Continuous):
                 columns += range(at + part.width, at + 2 * part.width)
             at += part_size(part)
-        return np.asarray(columns, int)
+        return columns
 
-    def _init_trunk(self, key: Array) -> Params:
-        key_conv, key_hidden, key_cell = jax.random.split(key, 3)
-        trunk = init_mlp(key_hidden, self._inputs, self.config.hidden)
+    def _plan_trunk(self) -> Plan:
+        trunk = plan_mlp(self._inputs, self.config.hidden)
         if self.spec.obs.is_image:
-            trunk |= conv.init_conv(key_conv, self.spec.obs.shape[-1], self.config.conv)
+            trunk |= conv.plan_conv(self.spec.obs.shape[-1], self.config.conv)
         if self.recurrent:
-            trunk["cell"] = recurrent.init_cell(key_cell, self.config.cell, self._encoded, self.config.cell_size)
+            trunk["cell"] = recurrent.plan_cell(self.config.cell, self._encoded, self.config.cell_size)
         return trunk
 
-    def _init_policy_head(self, key: Array) -> Params:
-        columns, size = self._log_std_columns(), parameter_size(self.spec.action)
+    def _plan_policy_head(self) -> Plan:
+        size, scales = parameter_size(self.spec.action), self._log_std_columns()
         if self._own_scale:
-            head = init_dense(key, self._features, size - len(columns), POLICY_GAIN)
-            return {"head": head, "log_std": jnp.full(len(columns), FIRST_LOG_STD, jnp.float32)}
-        head = init_dense(key, self._features, size, POLICY_GAIN)
-        return {"head": {**head, "b": head["b"].at[columns].set(FIRST_LOG_STD)}}
+            head = plan_dense(self._features, size - len(scales), POLICY_GAIN)
+            return {"head": head, "log_std": Fill((len(scales),), FIRST_LOG_STD)}
+        bias = Fill((size,), tuple(FIRST_LOG_STD if i in scales else 0.0 for i in range(size)))
+        return {"head": {**plan_dense(self._features, size, POLICY_GAIN), "b": bias}}
 
     def _policy_head(self, params: Params, x: Array) -> Array:
         """The distribution's parameters: what the head gives, with the log standard deviations put in their places."""

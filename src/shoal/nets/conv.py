@@ -11,7 +11,8 @@ import jax.numpy as jnp
 from shoal.core.algorithm import Params
 from shoal.core.errors import BadInput
 from shoal.core.trajectory import Array
-from shoal.nets.mlp import HIDDEN_GAIN, orthogonal
+from shoal.nets.initial import Fill, Orthogonal, Plan
+from shoal.nets.mlp import HIDDEN_GAIN
 
 
 class Layer(NamedTuple):
@@ -43,16 +44,17 @@ def flat_size(shape: tuple[int, ...], conv: tuple[str, ...]) -> int:
     return height * width * channels
 
 
-def init_conv(key: Array, channels: int, conv: tuple[str, ...]) -> Params:
+def plan_conv(channels: int, conv: tuple[str, ...]) -> Plan:
     """`conv0`, `conv1`, ...: orthogonal kernels, zero biases."""
-    params: Params = {}
-    keys = jax.random.split(key, max(1, len(conv)))
+    plan: Plan = {}
     for i, text in enumerate(conv):
         filters, kernel, _ = parse(text)
-        shape = (kernel, kernel, channels, filters)
-        params[f"conv{i}"] = {"w": orthogonal(keys[i], shape, HIDDEN_GAIN), "b": jnp.zeros(filters, jnp.float32)}
+        plan[f"conv{i}"] = {
+            "w": Orthogonal((kernel, kernel, channels, filters), HIDDEN_GAIN),
+            "b": Fill((filters,)),
+        }
         channels = filters
-    return params
+    return plan
 
 
 def convolve(params: Params, image: Array, conv: tuple[str, ...]) -> Array:

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 
 from shoal.core.algorithm import Params
 from shoal.core.trajectory import Array
-from shoal.nets.mlp import orthogonal
+from shoal.nets.initial import Fill, Orthogonal, Plan
 
 Carry = dict[str, Array]
 
@@ -21,13 +21,13 @@ GATES = {"lstm": 4, "gru": 3}
 CARRIES = {"lstm": ("h", "c"), "gru": ("h",)}
 
 
-def init_cell(key: Array, cell: str, inputs: int, size: int) -> Params:
+def plan_cell(cell: str, inputs: int, size: int) -> Plan:
     """One orthogonal block a gate, zero biases."""
-    keys = jax.random.split(key, (2, GATES[cell]))
+    gates = GATES[cell]
     return {
-        "w_x": jnp.concatenate([orthogonal(k, (inputs, size), 1.0) for k in keys[0]], -1),
-        "w_h": jnp.concatenate([orthogonal(k, (size, size), 1.0) for k in keys[1]], -1),
-        "b": jnp.zeros(GATES[cell] * size, jnp.float32),
+        "w_x": Orthogonal((inputs, gates * size), 1.0, blocks=gates),
+        "w_h": Orthogonal((size, gates * size), 1.0, blocks=gates),
+        "b": Fill((gates * size,)),
     }
 
 
