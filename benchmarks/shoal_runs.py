@@ -25,7 +25,7 @@ def train(*words: str, timeout: float = 600, cache: Path | None = None, keep: bo
     out = folder()
     env = {"PYTHONPATH": str(HERE)} | ({"SHOAL_CACHE": str(cache)} if cache else {})
     try:
-        command = [SHOAL, "train", *words, "--json", "--quiet", "--out", str(out)]
+        command = [SHOAL, "train", *words, "--json", "--quiet", "--no-report", "--out", str(out)]
         return {"who": "Shoal", **run_json(command, timeout, env)}
     except Failed as failure:
         return {"who": "Shoal", "error": str(failure)}
