@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import logging
 import sys
@@ -13,7 +14,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from shoal.core.errors import BadInput
+from shoal.core.errors import BadInput, RunFailed
 from shoal.core.weights import params_hash
 from shoal.experiment import Plan, merge, read_file, resolve
 from shoal.launch import (
@@ -32,6 +33,8 @@ from shoal.observe.video import record
 from shoal.roles.evaluator import Policy
 from shoal.run.checkpoints import Checkpoints, Loaded
 from shoal.run.folder import RunFolder, read_json
+from shoal.run.signals import StopRequest
+from shoal.runtimes.threads import aside
 
 log = logging.getLogger("shoal")
 
@@ -209,31 +212,51 @@ def train(
         loaded = Checkpoints(folder.checkpoints, on_alert=_say).load(folder.checkpoint or "last")
         check_same_spaces(plan, loaded.meta)
     weights = under(_weights_of(start_from).arrays, "state/") if start_from is not None else None
+    new = folder is None
     if folder is None:
         folder = RunFolder.create(out, plan.source.name, plan.settings.algo, str(plan.settings.topology))
-    for note in plan.notes:
-        say(note)
-    training = Training(plan, folder, loaded=loaded, weights=weights, callbacks=callbacks, quiet=quiet, say=_say)
-    folder.write_config(plan.as_dict())
-    outcome = training.run()
-    if outcome.state is not None:
-        write_policy(folder.policy_path, plan, outcome.state, training.parts.algorithm)
-    elif loaded is None:
-        say(f"stopped before the first update: nothing was learnt, so {folder.path} holds no checkpoint")
-    run = Run(folder, plan, {})
-    run.summary = _summary(plan, folder, outcome, began, training)
-    if (outcome.state is not None or loaded is not None) and plan.settings.eval_episodes and not outcome.stopped:
-        evaluation = run.evaluate(plan.settings.eval_episodes)
-        run.summary |= {
-            "eval_mean": evaluation.mean,
-            "eval_sd": evaluation.sd,
-            "eval_iqm": evaluation.iqm,
-            "eval_episodes": evaluation.episodes,
-        }
-    folder.write_json(folder.summary_path, run.summary)
-    if report and not outcome.stopped:
-        run.report()
+    with StopRequest() as stop:
+        aside(stop.listener())
+        try:
+            training = Training(plan, folder, loaded=loaded, weights=weights, callbacks=callbacks, quiet=quiet, say=_say)
+            folder.write_config(plan.as_dict())
+            for note in plan.notes:
+                say(note)
+            outcome = training.run(stop)
+        except BadInput:
+            if new:
+                folder.discard()
+            raise
+        except OSError as error:
+            raise RunFailed(f"cannot write the run folder {str(folder.path)!r}: {error.strerror or error}") from error
+        run = Run(folder, plan, _summary(plan, folder, outcome, began))
+        try:
+            if outcome.state is not None:
+                write_policy(folder.policy_path, plan, outcome.state, training.parts.algorithm)
+            folder.write_json(folder.summary_path, run.summary)
+            if not outcome.stopped:
+                _look_back(run, stop, report)
+        except OSError as error:
+            raise RunFailed(
+                f"trained, but cannot write the run folder {str(folder.path)!r}: {error.strerror or error}"
+            ) from error
     return run
+
+
+def _look_back(run: Run, stop: StopRequest, report: bool) -> None:
+    """Evaluation and report. A request to stop leaves out what is not done yet."""
+    with contextlib.suppress(KeyboardInterrupt), stop.interruptible():
+        if run.plan.settings.eval_episodes:
+            evaluation = run.evaluate(run.plan.settings.eval_episodes)
+            run.summary |= {
+                "eval_mean": evaluation.mean,
+                "eval_sd": evaluation.sd,
+                "eval_iqm": evaluation.iqm,
+                "eval_episodes": evaluation.episodes,
+            }
+            run.folder.write_json(run.folder.summary_path, run.summary)
+        if report:
+            run.report()
 
 
 def load(path: str | Path) -> Run:
@@ -251,7 +274,7 @@ def _weights_of(path: str | Path) -> Loaded:
     return Checkpoints(folder.checkpoints, on_alert=_say).load(folder.checkpoint or "last")
 
 
-def _summary(plan: Plan, folder: RunFolder, outcome: Outcome, began: float, training: Training) -> dict[str, Any]:
+def _summary(plan: Plan, folder: RunFolder, outcome: Outcome, began: float) -> dict[str, Any]:
     settings = plan.settings
     lags = outcome.lags
     return {
@@ -277,6 +300,7 @@ def _summary(plan: Plan, folder: RunFolder, outcome: Outcome, began: float, trai
         "eval_iqm": None,
         "eval_episodes": None,
         "faults": outcome.faults,
+        "stopped": outcome.stopped,
         "params_sha256": None if outcome.state is None else params_hash(outcome.state.params),
         "run": str(folder.path),
     }

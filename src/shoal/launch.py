@@ -20,7 +20,7 @@ import numpy as np
 
 from shoal.core.algorithm import Algorithm, Task
 from shoal.core.device import settle_process
-from shoal.core.errors import BadInput, RunFailed, ShoalError
+from shoal.core.errors import BadInput, EnvFault, RunFailed, ShoalError
 from shoal.core.program import Context, Episode, Fault, Report, check_fits
 from shoal.core.weights import params_hash
 from shoal.envs.autoreset import Rows
@@ -35,6 +35,7 @@ from shoal.run.policy import save_policy
 from shoal.run.progress import Panel
 from shoal.run.signals import StopRequest
 from shoal.run.sinks import open_sinks
+from shoal.runtimes.threads import aside
 
 WINDOW = 100  # episodes behind the mean return
 
@@ -158,12 +159,20 @@ class Training:
             self._before = {name: loaded.meta[name] for name in self._before}
             self.outcome.recent.extend(loaded.arrays["recent"].tolist())
             self.outcome.env_steps = int(self._before["env_steps"])
+            self.outcome.wall_s = float(self._before["seconds"])
 
     def _alert(self, message: str) -> None:
         self._say(message)
 
-    def run(self) -> Outcome:
-        """Train to the end of the budget, to the return asked for, or until stopped. Always leaves a checkpoint."""
+    def run(self, stop: StopRequest | None = None) -> Outcome:
+        """Train to the end of the budget, to the return asked for, or until stopped. Always leaves a checkpoint.
+
+        `stop` is a request that is entered already; without it, signals are answered here.
+        """
+        if stop is None:
+            with StopRequest() as own:
+                aside(own.listener())
+                return self.run(own)
         plan, settings = self.plan, self.plan.settings
         runtime = plan.runtime_class(plan.runtime)
         program = plan.topology_class(plan.topology).program(self.parts)
@@ -171,23 +180,30 @@ class Training:
         config = plan.as_dict()
         title = f"{plan.source.name} {settings.algo} {settings.topology} {settings.runtime}"
         with contextlib.ExitStack() as stack:
-            stop = stack.enter_context(StopRequest())
             assert settings.steps is not None
             panel = stack.enter_context(Panel(title, settings.steps, settings.until_return, quiet=self.quiet))
             self._say = panel.say
             sink = stack.enter_context(contextlib.closing(open_sinks(settings.sinks, self.folder, config, self._alert)))
-            session = runtime.start(program, lambda: stop.requested)
-            stack.callback(session.close)
-            stop.on_abort(session.abort)
-            self._session, self._sink, self._panel, self._stop = session, sink, panel, stop
+            self._sink, self._panel, self._stop = sink, panel, stop
+            stop.on_abort(panel.close)
             try:
-                self._loop()
-            except ShoalError as error:
-                self._save()
-                raise error
+                with stop.bounded(lambda: self._save(exact=False)):
+                    self._session = runtime.start(program, lambda: stop.requested)
+                    stack.callback(self._session.close)
+                    stop.on_abort(self._session.abort)
+                    self._loop()
+            except BadInput:
+                raise
+            except Exception as error:
+                if isinstance(error, RunFailed) and error.detail:
+                    self._log(f"the run failed\n{error.detail}")
+                self._save(exact=False)
+                raise
             except KeyboardInterrupt:
                 self.outcome.stopped = True
-            self._save()
+                self._save(exact=False)
+            else:
+                self._save()
         return self.outcome
 
     def _loop(self) -> None:
@@ -250,8 +266,7 @@ class Training:
         outcome, most = self.outcome, self.plan.settings.max_faults
         outcome.faults += 1
         self._sink.write(outcome.env_steps, {f"fault/{fault.kind}": 1.0})
-        with (self.folder.path / "faults.log").open("a") as file:
-            file.write(f"{time.strftime('%F %T')} {fault.role} {fault.kind}\n{fault.detail}\n\n")
+        self._log(f"{fault.role} {fault.kind}\n{fault.detail}")
         first_line = fault.detail.strip().splitlines()[-1]
         self._alert(
             f"fault {outcome.faults}: {fault.role}: {fault.kind}: {first_line} (put right; faults.log has all of it)"
@@ -262,13 +277,27 @@ class Training:
                 f" {fault.kind}: {first_line}"
             )
 
-    def _save(self) -> None:
-        """A checkpoint of the newest version, unless it is there already."""
+    def _log(self, text: str) -> None:
+        """Into faults.log, whole."""
+        try:
+            with (self.folder.path / "faults.log").open("a") as file:
+                file.write(f"{time.strftime('%F %T')} {text}\n\n")
+        except OSError as error:
+            self._alert(f"cannot write faults.log: {error.strerror}")
+
+    def _save(self, exact: bool = True) -> None:
+        """A checkpoint of the newest version, unless it is there already.
+
+        Between two updates it is `exact`: it holds what the roles need to go on bit for bit. In the middle of one it holds
+        the weights of the last.
+        """
         outcome = self.outcome
-        if outcome.state is None or outcome.version == self._saved_version:
+        if outcome.version == self._saved_version:
             return
+        if outcome.state is None:  # ended before the first update: resume begins with the same weights
+            outcome.state = self.parts.initial_state()
         arrays = {f"state/{name}": array for name, array in named_leaves(outcome.state).items()}
-        for part, leaves in self._session.snapshots().items():
+        for part, leaves in (self._session.snapshots() if exact else {}).items():
             arrays |= {f"part/{part}/{name}": array for name, array in leaves.items()}
         arrays["recent"] = np.asarray(outcome.recent, np.float64)
         meta = {
@@ -307,7 +336,15 @@ def evaluate(
 ) -> Played:
     """Episodes in Gymnasium's own environment."""
     settle_process()
-    return play(algorithm, actor, plan.source.single, episodes, sample=sample, seed=seed, on_episode=on_episode)
+    try:
+        return play(algorithm, actor, plan.source.single, episodes, sample=sample, seed=seed, on_episode=on_episode)
+    except ShoalError:
+        raise
+    except Exception as error:
+        reason = " ".join(str(error).split())
+        raise EnvFault(
+            f"environment {plan.source.name!r} failed in evaluation: {type(error).__name__}: {reason}"
+        ) from error
 
 
 def actor_of(algorithm: Algorithm, arrays: Mapping[str, np.ndarray], seed: int = 0) -> Any:

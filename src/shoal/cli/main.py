@@ -55,6 +55,9 @@ def main(words: list[str] | None = None) -> None:
     except ShoalError as error:
         print(f"shoal: {error}", file=sys.stderr)
         raise SystemExit(error.exit_code) from None
+    except KeyboardInterrupt:
+        print("shoal: interrupted", file=sys.stderr)
+        raise SystemExit(130) from None
     except BrokenPipeError:
         raise SystemExit(1) from None
     raise SystemExit(code or 0)

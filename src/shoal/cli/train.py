@@ -12,6 +12,7 @@ import msgspec
 from shoal.cli.flags import Words, split, whole_number
 from shoal.cli.main import started_at
 from shoal.core.errors import BadInput, nearest
+from shoal.run.signals import leaving_at_once
 
 SWITCHES = ("quiet", "json", "print-config", "no-report", "help")
 OWN = ("out", "resume", "from", "config", "seeds")
@@ -49,6 +50,11 @@ def run(words: list[str]) -> int:
         raise BadInput("no environment: give an id such as LunarLander-v3, an import path, or --resume RUN")
     if "print-config" in parsed.switches:
         return _print_config(env, own, settings)
+    with leaving_at_once():
+        return _train(env, parsed, own, settings)
+
+
+def _train(env: str | None, parsed: Words, own: Mapping[str, str], settings: dict[str, Any]) -> int:
     from shoal import api
 
     seeds = whole_number(parsed, "seeds", 1)
@@ -115,6 +121,8 @@ def _several(
     first = int(settings.pop("seed", 0))
     summaries: list[dict[str, Any]] = []
     for seed in range(first, first + seeds):
+        if summaries and summaries[-1]["stopped"]:
+            break
         out = Path(own["out"]) / f"seed-{seed}" if "out" in own else None
         finished = api.train(env, out=out, seed=seed, **common, **settings)
         summaries.append(finished.summary)
@@ -138,7 +146,8 @@ def _tell(finished: Any) -> None:
     s = finished.summary
     speed = f" at {s['steps_per_s']:,.0f} steps/s" if s["steps_per_s"] else ""
     solved = f"; solved after {s['solved_at_s']:.1f} s" if s["solved_at_s"] is not None else ""
-    print(f"trained {s['env_steps']:,} steps in {s['wall_s']:.1f} s{speed}{solved}", file=sys.stderr)
+    word = "stopped after" if s["stopped"] else "trained"
+    print(f"{word} {s['env_steps']:,} steps in {s['wall_s']:.1f} s{speed}{solved}", file=sys.stderr)
     if s["eval_mean"] is not None:
         print(
             f"evaluation: mean {s['eval_mean']:.1f}, sd {s['eval_sd']:.1f}, interquartile mean {s['eval_iqm']:.1f}"

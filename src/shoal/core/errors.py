@@ -17,7 +17,11 @@ class BadInput(ShoalError):
 
 
 class RunFailed(ShoalError):
-    """The run began and could not go on; what it had learnt is in its checkpoints."""
+    """The run began and could not go on; what it had learnt is in its checkpoints. `detail` is for the log."""
+
+    def __init__(self, message: str, detail: str = "") -> None:
+        super().__init__(message)
+        self.detail = detail
 
 
 class EnvFault(ShoalError):

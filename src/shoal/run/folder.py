@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import platform
 import re
+import shutil
 import time
 from collections.abc import Mapping
 from importlib import metadata
@@ -22,8 +24,9 @@ _PACKAGES = ("jax", "jaxlib", "optax", "numpy", "gymnasium", "envpool", "ale-py"
 class RunFolder:
     """Paths of one run. `create` makes a new one, `open` finds an existing one."""
 
-    def __init__(self, path: Path, checkpoint: Path | None = None) -> None:
+    def __init__(self, path: Path, checkpoint: Path | None = None, made: tuple[Path, ...] = ()) -> None:
         self.path = path
+        self._made = made  # the folders that `create` had to make, outermost first
         self.checkpoint = checkpoint  # the one that `open` was pointed at, if any
         self.config_path = path / "config.json"
         self.metrics_path = path / "metrics.jsonl"
@@ -42,13 +45,15 @@ class RunFolder:
             count = 1
             while True:
                 path = stem if count == 1 else stem.with_name(f"{stem.name}-{count}")
-                if _make(path, taken_if_empty=True):  # it may be empty because another run has just made it
-                    return cls(path)
+                made = _make(path, taken_if_empty=True)  # it may be empty because another run has just made it
+                if made is not None:
+                    return cls(path, made=made)
                 count += 1
         path = Path(path)
-        if not _make(path):
+        made = _make(path)
+        if made is None:
             _refuse_used(path)
-        return cls(path)
+        return cls(path, made=made or ())
 
     @classmethod
     def open(cls, path: Path | str) -> RunFolder:
@@ -74,6 +79,14 @@ class RunFolder:
         """The config, `machine` included. `BadInput` if the file holds no JSON object."""
         return read_json(self.config_path)
 
+    def discard(self) -> None:
+        """Undo `create`: what was refused after all leaves nothing behind."""
+        for entry in self.path.iterdir():
+            shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
+        for folder in reversed(self._made):
+            with contextlib.suppress(OSError):  # somebody else has put something there meanwhile
+                folder.rmdir()
+
     def write_json(self, path: Path, document: Mapping[str, Any]) -> None:
         """`summary.json`, `evaluation.json`: whole or not at all."""
         files.write_atomically(path, files.pretty(dict(document)))
@@ -96,8 +109,8 @@ def _plain(name: str) -> str:
     return re.sub(r"[^A-Za-z0-9._+-]+", "_", name).strip("._") or "x"
 
 
-def _make(path: Path, *, taken_if_empty: bool = False) -> bool:
-    """Make `path` and check that it can be written. False if it is in use already."""
+def _make(path: Path, *, taken_if_empty: bool = False) -> tuple[Path, ...] | None:
+    """Make `path` and check that it can be written: the folders that had to be made, or None if it is in use already."""
     made: list[Path] = []
     try:
         for folder in [*reversed(path.parents), path]:
@@ -109,7 +122,7 @@ def _make(path: Path, *, taken_if_empty: bool = False) -> bool:
                 continue
             made.append(folder)
         if path not in made and (taken_if_empty or not path.is_dir() or any(path.iterdir())):
-            return False
+            return None
         probe = path / ".writable"
         probe.touch(exist_ok=False)
         probe.unlink()
@@ -117,7 +130,7 @@ def _make(path: Path, *, taken_if_empty: bool = False) -> bool:
         for folder in reversed(made):
             folder.rmdir()
         raise BadInput(f"cannot write the run folder {str(path)!r}: {error.strerror or error}") from None
-    return True
+    return tuple(made)
 
 
 def _refuse_used(path: Path) -> None:

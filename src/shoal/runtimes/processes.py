@@ -28,10 +28,9 @@ from shoal.core.errors import BadInput, EnvFault, RunFailed
 from shoal.core.program import Context, Fault, Program, RoleSpec
 from shoal.core.record import Field, Record
 from shoal.runtimes.memory import arena_size, plain_ports
-from shoal.runtimes.session import Event, Stopped, drive
+from shoal.runtimes.session import START_TIMEOUT, Event, Stopped, drive
 
 PAUSE = 0.1  # seconds between two looks at the children while waiting
-START_TIMEOUT = 120.0  # seconds that a child may take to its first sign of life: imports and compilation
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -146,10 +145,12 @@ class ProcessesSession:
         self._main = main.build(ports, Context(name=main.name, fault=self._faults.append))
         try:
             for report in drive(self._main.run(), PAUSE, self._wait):
-                self._watch()
+                if report is not None:
+                    self._watch()
                 while self._faults:
                     yield self._faults.popleft()
-                yield report
+                if report is not None:
+                    yield report
         except Stopped:
             return
 
@@ -182,6 +183,7 @@ class ProcessesSession:
             [sys.executable, "-m", "shoal.runtimes.worker", msgspec.json.encode(wiring).decode()],
             pass_fds=inherited,
             stdin=subprocess.DEVNULL,
+            process_group=0,  # a terminal's Ctrl-C goes to the whole group, and is the parent's to answer
             stdout=sys.stderr.fileno() if _has_fd(sys.stderr) else None,
             env={**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)},
         )
@@ -215,7 +217,7 @@ class ProcessesSession:
         for line in lines:
             message = msgspec.json.decode(line, type=Message)
             if message.kind == "bug":
-                raise RunFailed(f"{child.spec.name} died: {message.detail.splitlines()[-1]}\n{message.detail}")
+                raise RunFailed(f"{child.spec.name} died: {message.detail.splitlines()[-1]}", detail=message.detail)
             if message.kind == "env_broken":
                 raise EnvFault(message.detail)
             self._faults.append(Fault(role=child.spec.name, kind=message.kind, detail=message.detail))

@@ -12,6 +12,7 @@ from shoal.core.ports import NOT_YET
 from shoal.core.program import Fault, Program, Report, Steps
 
 Event = Report | Fault
+START_TIMEOUT = 120.0  # seconds that an actor may take to be ready: imports, compilation, making its environments
 
 
 class Session(Protocol):
@@ -47,8 +48,8 @@ class Stopped(Exception):
     """The session is closing: a role that waits is released."""
 
 
-def drive(steps: Steps, pause: float, between: Callable[[], None]) -> Iterator[Report]:
-    """Run a role where waiting may block. `between()` is called whenever a wait has lasted `pause` seconds."""
+def drive(steps: Steps, pause: float, between: Callable[[], None]) -> Iterator[Report | None]:
+    """Run a role where waiting may block. After each wait, of at most `pause` seconds, it calls `between()` and yields None."""
     answer: Any = None
     with contextlib.closing(steps):
         while True:
@@ -64,3 +65,4 @@ def drive(steps: Steps, pause: float, between: Callable[[], None]) -> Iterator[R
                 assert asked.wait is not None, f"{asked.what}: this port cannot be waited for here"
                 asked.wait(pause)
                 between()
+                yield None

@@ -21,9 +21,10 @@ from shoal.core.config import PositiveFloat
 from shoal.core.errors import RunFailed, ShoalError
 from shoal.core.program import Context, Fault, Program, RoleSpec
 from shoal.runtimes.memory import plain_ports, private_arena
-from shoal.runtimes.session import Event, Stopped, drive
+from shoal.runtimes.session import START_TIMEOUT, Event, Stopped, drive
 
 PAUSE = 0.2  # seconds between two looks at the other roles while waiting
+JOIN = 3.0  # seconds that closing waits for threads, each of which ends after its step; one that hangs is left behind
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,6 +48,11 @@ class Threads:
 
     def start(self, program: Program, stopping: Callable[[], bool]) -> ThreadsSession:
         return ThreadsSession(program, self.config, stopping)
+
+
+def aside(target: Callable[[], None]) -> None:
+    """Run `target` beside everything else; it ends with the process."""
+    threading.Thread(target=target, name="shoal-aside", daemon=True).start()
 
 
 class EventBell:
@@ -78,6 +84,7 @@ class ThreadsSession:
         self._faults: deque[Fault] = deque()
         self._failures: deque[tuple[str, BaseException]] = deque()
         self._beats: dict[str, float] = {}
+        self._ready: set[str] = set()  # roles that are built
         self._bells = {spec.name: EventBell() for spec in program.roles}
         self._arena = private_arena(program.ports)
         self._program = program
@@ -97,7 +104,8 @@ class ThreadsSession:
             for report in drive(self._main.run(), PAUSE, self._watch):
                 while self._faults:
                     yield self._faults.popleft()
-                yield report
+                if report is not None:
+                    yield report
         except Stopped:
             return
 
@@ -113,10 +121,14 @@ class ThreadsSession:
 
         role = None
         try:
+            beat()
             pin(spec.core if self._config.pin else None)
             role = spec.build(self._ports(spec), Context(name=spec.name, fault=self._faults.append, beat=beat))
-            for _ in drive(role.run(), PAUSE, beat):
-                raise RuntimeError(f"{spec.name} is not the main role: it has nothing to report")
+            beat()
+            self._ready.add(spec.name)  # from here on, silence is the environment's
+            for report in drive(role.run(), PAUSE, beat):
+                if report is not None:
+                    raise RuntimeError(f"{spec.name} is not the main role: it has nothing to report")
         except Stopped:
             return
         except BaseException as error:
@@ -137,13 +149,15 @@ class ThreadsSession:
             if isinstance(error, ShoalError):
                 raise error
             text = "".join(traceback.format_exception(error)).strip()
-            raise RunFailed(f"{name} died: {text.splitlines()[-1]}\n{text}") from error
+            raise RunFailed(f"{name} died: {text.splitlines()[-1]}", detail=text) from error
         now = time.monotonic()
         for name, beat in list(self._beats.items()):
-            if now - beat > self._config.step_timeout:
+            most = self._config.step_timeout if name in self._ready else max(START_TIMEOUT, self._config.step_timeout)
+            if now - beat > most:
+                what = "has not finished a step" if name in self._ready else "has not started"
                 raise RunFailed(
-                    f"{name} has not finished a step for {self._config.step_timeout:g} s: its environment hangs. A thread"
-                    " cannot be killed; --runtime processes replaces the actor and goes on"
+                    f"{name} {what} for {most:g} s: its environment hangs. A thread cannot be killed;"
+                    " --runtime processes replaces the actor and goes on"
                 )
 
     def snapshots(self) -> dict[str, dict[str, np.ndarray]]:
@@ -153,7 +167,7 @@ class ThreadsSession:
         self._stop.set()
         for bell in self._bells.values():
             bell.ring()
-        deadline = time.monotonic() + 5.0
+        deadline = time.monotonic() + JOIN
         for thread in self._threads:
             thread.join(max(0.0, deadline - time.monotonic()))
         if self._main is not None:

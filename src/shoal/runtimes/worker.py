@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import mmap
 import os
 import signal
@@ -25,7 +26,8 @@ from shoal.runtimes.threads import pin
 
 def main(argument: str) -> None:
     wiring = msgspec.json.decode(argument, type=Wiring)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the terminal sends it to the whole group; the parent decides
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # whoever sends it to everybody means the parent, who decides
+    _killed_with_parent()
     threading.Thread(target=_die_with_parent, args=(wiring.lifetime,), daemon=True).start()
 
     def say(kind: str, detail: str) -> None:
@@ -59,8 +61,17 @@ def work(wiring: Wiring, say: Callable[[str, str], None]) -> None:
 
     ports = plain_ports(program.ports, memoryview(arena)[record.nbytes :], bells, wiring.name)
     role = spec.build(ports, Context(name=spec.name, fault=fault, beat=beat, killable=True))
-    for _ in drive(role.run(), PAUSE, beat):
-        raise RuntimeError(f"{spec.name} is not the main role: it has nothing to report")
+    beat()  # from here on, silence is the environment's
+    for report in drive(role.run(), PAUSE, beat):
+        if report is not None:
+            raise RuntimeError(f"{spec.name} is not the main role: it has nothing to report")
+
+
+def _killed_with_parent() -> None:
+    """The kernel's own way, for an environment that hangs and holds Python's lock; the thread below covers what came before."""
+    library = ctypes.CDLL(None)
+    if hasattr(library, "prctl"):
+        library.prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
 
 
 def _die_with_parent(lifetime: int) -> None:
