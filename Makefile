@@ -15,10 +15,11 @@ help: ## Show this list
 	@grep -E '^[a-z-]+:.*## ' $(firstword $(MAKEFILE_LIST)) | sed -E 's/:.*## /\t/' | expand -t 14
 
 setup: $(STAMP) ## Make .venv with everything; .venv/bin/shoal is the command
+	@true
 
 $(STAMP): pyproject.toml constraints.txt
 	@$(or $(PYTHON),false) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
-		echo "Shoal needs Python 3.11 or newer and found $$(python3 --version 2>&1 || echo none)." \
+		echo "Shoal needs Python 3.11 or newer, and $(or $(PYTHON),python3) is $$($(or $(PYTHON),python3) --version 2>&1 | tail -n 1)." \
 		"Install one, or name it: make setup PYTHON=/path/to/python3.11" >&2; exit 2; }
 	@echo "setting up $(VENV) with $$($(PYTHON) --version): about a minute and 2 GB, most of it native environments"
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)

@@ -45,9 +45,15 @@ def test_public_names_are_documented() -> None:
     for module, tree in modules().items():
         public = [n for n in tree.body if isinstance(n, ast.ClassDef | ast.FunctionDef) and not n.name.startswith("_")]
         long = [n for n in public if (n.end_lineno or n.lineno) - n.lineno > 8 and not n.name.endswith("Config")]
-        names = [f"{module}.{node.name}" for node in long if not ast.get_docstring(node)]
+        names = [f"{module}.{node.name}" for node in long if not ast.get_docstring(node) and not _has_about(node)]
         silent += names if len(names) > 1 else []
     assert silent == []
+
+
+def _has_about(node: ast.AST) -> bool:
+    """`about = "..."` is what the command line shows of a choice: it documents the class as well."""
+    body = node.body if isinstance(node, ast.ClassDef) else []
+    return any(isinstance(item, ast.Assign) and ast.unparse(item.targets[0]) == "about" for item in body)
 
 
 def test_modules_stay_readable() -> None:

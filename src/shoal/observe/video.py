@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import tempfile
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Protocol
@@ -95,5 +96,8 @@ def _writer(path: Path, frame: np.ndarray, fps: int, width: int | None) -> Any:
         ffmpeg_log_level="error",
         output_params=["-vf", scale, "-crf", "26", "-preset", "veryfast", "-movflags", "+faststart"],
     )
-    writer.send(None)
+    with warnings.catch_warnings():
+        # JAX warns of forks; this one is followed by an exec at once, which is safe.
+        warnings.filterwarnings("ignore", message=r"os\.fork\(\) was called", category=RuntimeWarning)
+        writer.send(None)
     return writer
