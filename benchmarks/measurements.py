@@ -89,7 +89,8 @@ def lunar_long(quick: bool) -> Result:
     """LunarLander-v3 after 1.5 million steps: greedy episodes in Gymnasium's own environment."""
     row = train(LUNAR, "--steps", str(300_000 if quick else 1_500_000), "--eval-episodes", "1", timeout=900, keep=True)
     if "error" not in row:
-        row |= evaluate(str(row["run"]), 20 if quick else 500)
+        judged = evaluate(str(row["run"]), 20 if quick else 500)
+        row |= {key: value for key, value in judged.items() if key.startswith(("eval_", "error"))}
     return Result(
         [row],
         [Target("mean return", row.get("eval_mean"), ">= 257"), Target("its sd", row.get("eval_sd"), "<= 40")],
