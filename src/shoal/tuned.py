@@ -68,10 +68,10 @@ TUNED: dict[tuple[str, str], Settings] = {
         "steps": 1_000_000,
         "total_envs": 64,
         "algo": {
-            "learning_rate": 7e-3,
+            "learning_rate": 1e-2,
             "final_rate": 0.1,
             "gamma": 0.98,
-            "lam": 0.9,
+            "lam": 0.98,
             "entropy": 1e-3,
             "reward_scale": 0.1,
         },
