@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import sys
 import time
@@ -46,12 +47,15 @@ def main(words: list[str] | None = None) -> None:
         print(f"shoal {__version__}")
         raise SystemExit(0)
     from shoal.core.errors import BadInput, ShoalError, nearest
+    from shoal.run.signals import leaving_at_once
 
     try:
         if words[0] not in COMMANDS:
             raise BadInput(f"unknown command {words[0]!r}.{nearest(words[0], COMMANDS)} See shoal --help.")
-        command = importlib.import_module(f"shoal.cli.{words[0]}")
-        code = command.run(words[1:])
+        # Stopping a training is no failure, also while it still imports; once it runs, it answers signals itself.
+        with leaving_at_once() if words[0] == "train" else contextlib.nullcontext():
+            command = importlib.import_module(f"shoal.cli.{words[0]}")
+            code = command.run(words[1:])
     except ShoalError as error:
         print(f"shoal: {error}", file=sys.stderr)
         raise SystemExit(error.exit_code) from None

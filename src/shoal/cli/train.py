@@ -12,7 +12,6 @@ import msgspec
 from shoal.cli.flags import Words, split, whole_number
 from shoal.cli.main import started_at
 from shoal.core.errors import BadInput, nearest
-from shoal.run.signals import leaving_at_once
 
 SWITCHES = ("quiet", "json", "print-config", "no-report", "help")
 OWN = ("out", "resume", "from", "config", "seeds")
@@ -50,11 +49,6 @@ def run(words: list[str]) -> int:
         raise BadInput("no environment: give an id such as LunarLander-v3, an import path, or --resume RUN")
     if "print-config" in parsed.switches:
         return _print_config(env, own, settings)
-    with leaving_at_once():
-        return _train(env, parsed, own, settings)
-
-
-def _train(env: str | None, parsed: Words, own: Mapping[str, str], settings: dict[str, Any]) -> int:
     from shoal import api
 
     seeds = whole_number(parsed, "seeds", 1)

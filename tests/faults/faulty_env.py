@@ -1,0 +1,87 @@
+"""An environment that breaks on order. The order is in environment variables, so that it reaches every process of a run.
+
+FAULT_KIND    raise, hang, nan, inf, segv, kill; nothing breaks without it
+FAULT_AT      the step of an environment's life at which it breaks, and every so many steps again (30)
+FAULT_TIMES   how often in the whole run (1); each time leaves a file in FAULT_FOLDER
+FAULT_FOLDER  where those files are, and one for each environment that was made
+STEP_SECONDS  how long a step takes
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import tempfile
+import time
+from typing import Any
+
+import gymnasium
+import numpy as np
+
+LENGTH = 20  # steps of an episode: a whole one has this return
+
+
+class Faulty(gymnasium.Env[np.ndarray, int]):
+    observation_space = gymnasium.spaces.Box(-1, 1, (3,), np.float32)
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def __init__(self) -> None:
+        self._kind = os.environ.get("FAULT_KIND", "")
+        self._at = int(os.environ.get("FAULT_AT", "30"))
+        self._seconds = float(os.environ.get("STEP_SECONDS", "0"))
+        self._life = 0
+        folder = os.environ.get("FAULT_FOLDER")
+        if folder:
+            tempfile.mkstemp(prefix="made-", dir=folder)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[np.ndarray, dict[str, Any]]:
+        super().reset(seed=seed)
+        self._t = 0
+        return self._obs(), {}
+
+    def step(self, action: int) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+        self._t += 1
+        self._life += 1
+        time.sleep(self._seconds)
+        obs, reward = self._obs(), 1.0
+        if self._kind and self._life % self._at == 0 and _may_break():
+            if self._kind == "raise":
+                raise RuntimeError("the dice fell off the table")
+            if self._kind == "hang":
+                time.sleep(10_000)
+            elif self._kind == "nan":
+                obs[1] = np.nan
+            elif self._kind == "inf":
+                reward = float("inf")
+            elif self._kind == "segv":
+                ctypes.string_at(0)
+            elif self._kind == "kill":
+                os.kill(os.getpid(), 9)
+        return obs, reward, self._t >= LENGTH, False, {}
+
+    def _obs(self) -> np.ndarray:
+        return self.np_random.uniform(-1, 1, 3).astype(np.float32)
+
+
+class NoConstruction(Faulty):
+    def __init__(self) -> None:
+        raise OSError("no simulator licence")
+
+
+class NoReset(Faulty):
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[np.ndarray, dict[str, Any]]:
+        raise ValueError("no level file")
+
+
+class OddSpace(Faulty):
+    observation_space = gymnasium.spaces.Text(5)
+
+
+def _may_break() -> bool:
+    for number in range(int(os.environ.get("FAULT_TIMES", "1"))):
+        try:
+            os.close(os.open(os.path.join(os.environ["FAULT_FOLDER"], f"broke-{number}"), os.O_CREAT | os.O_EXCL))
+        except FileExistsError:
+            continue
+        return True
+    return False
