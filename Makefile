@@ -36,7 +36,7 @@ test: lint ## Lint, type-check and run the tests (minutes)
 test-slow: setup ## Run the slow tests too: learning thresholds, the full product of axes
 	@$(BIN)/python -m pytest -q tests $(ARGS)
 
-bench: setup ## Measure Shoal and its peers side by side (about an hour; ARGS="--quick" for minutes)
+bench: setup ## Measure Shoal and its peers side by side (half an hour; ARGS="--quick" for less)
 	@$(BIN)/python benchmarks/run.py $(ARGS)
 
 lint: setup ## ruff, mypy --strict, import rules
