@@ -119,7 +119,7 @@ class OnPolicy(abc.ABC, Generic[C]):
 
     @property
     def experience(self) -> Unrolls:
-        return Unrolls(self.config.unroll)
+        return Unrolls(self.config.unroll, self.task.fresh)
 
     @property
     def minibatches(self) -> Minibatches:
@@ -165,6 +165,12 @@ class OnPolicy(abc.ABC, Generic[C]):
         """The policy alone: log-probabilities and values are the learner's to compute, once, for the whole unroll."""
         params, carry = self.net.policy(actor.params, self._seen(actor, obs), carry, first)
         return distributions.sample(self.task.spec.action, params, key, explore), {}, carry
+
+    def uncertainty(self, actor: ActorState, obs: Array) -> Array:
+        """The entropy of the policy at each of these observations, each taken as the first of an episode."""
+        first = jnp.ones(len(obs), bool)
+        params, _ = self.net.policy(actor.params, self._seen(actor, obs), self.net.initial_carry(len(obs)), first)
+        return distributions.entropy(self.task.spec.action, params)
 
     def _seen(self, actor: ActorState, obs: Array) -> Array:
         """Observations as the policy sees them."""

@@ -76,6 +76,7 @@ class Task(NamedTuple):
 
     spec: EnvSpec
     envs: int  # columns of the batch: actors x environments each
+    fresh: bool = False  # every unroll begins with a reset
 
 
 class Optimiser(Protocol):

@@ -13,7 +13,7 @@ import numpy as np
 
 from shoal.core.errors import EnvFault
 from shoal.core.trajectory import Array
-from shoal.envs.batch import EnvBatch
+from shoal.envs.batch import EnvBatch, Startable
 
 RESTARTS = 10  # tries for a first observation that is finite
 
@@ -31,10 +31,10 @@ class Rows:
         self.obs: Array = np.zeros((batch.size, *batch.spec.obs.shape), batch.spec.obs.dtype)
         self.first: np.ndarray = np.ones(batch.size, np.bool_)
 
-    def begin(self, slot: Mapping[str, np.ndarray], fresh: bool = False) -> None:
-        """Write row 0's observation. `fresh` begins new episodes in every environment first."""
+    def begin(self, slot: Mapping[str, np.ndarray], fresh: bool = False, starts: np.ndarray | None = None) -> None:
+        """Write row 0's observation. `fresh` begins new episodes in every environment first, at `starts` if given."""
         if fresh or not self._begun:
-            self._reset()
+            self._reset(starts)
         self._since[:] = 0
         slot["obs"][0] = self.obs
         slot["first"][0] = self.first
@@ -86,14 +86,19 @@ class Rows:
     def close(self) -> None:
         self.batch.close()
 
-    def _reset(self) -> None:
-        self.obs = np.asarray(self.batch.reset())
+    def _reset(self, starts: np.ndarray | None) -> None:
+        self.obs = np.asarray(self.batch.reset() if starts is None else self._startable().begin_at(starts))
         self._ended = np.zeros(self.batch.size, np.bool_)
         self.first = np.ones(self.batch.size, np.bool_)
         self._begun = True
         for index in np.flatnonzero(self._not_finite()):
             self._replace(int(index), "its first observation")
         self._tell()
+
+    def _startable(self) -> Startable:
+        if not isinstance(self.batch, Startable):
+            raise EnvFault(f"environment {self.batch.spec.name!r} cannot begin an episode at a given start")
+        return self.batch
 
     def _drop(self, slot: Mapping[str, np.ndarray], t: int, lost: np.ndarray) -> None:
         """Row t's episode is lost where `lost`; what is in `obs` begins another."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -44,6 +44,14 @@ class EnvBatch(Protocol):
     def restore(self, arrays: Mapping[str, np.ndarray]) -> None: ...
 
     def close(self) -> None: ...
+
+
+@runtime_checkable
+class Startable(Protocol):
+    """A batch whose episodes can begin where they are told to."""
+
+    def begin_at(self, starts: Array) -> Array:
+        """Begin an episode in every environment, environment i at `starts[i]`: first observations, [B, ...]."""
 
 
 class EvalEnv(Protocol):

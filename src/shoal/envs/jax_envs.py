@@ -71,6 +71,13 @@ class BatchedJax(NamedTuple):
         """Give up every running episode and begin others."""
         return self._begin(carry.seeds, carry.clock + 1)
 
+    def begin_at(self, carry: Carry, starts: Array) -> Carry:
+        """Give up every running episode; environment i begins at `starts[i]`. Needs an env with `start_at(key, start)`."""
+        clock = carry.clock + 1
+        state, obs = jax.vmap(self.env.start_at)(self._keys(carry.seeds, clock), starts)  # type: ignore[attr-defined]
+        none = jnp.zeros(self.size, jnp.int32)
+        return Carry(state, obs, carry.seeds, clock, none, none.astype(bool))
+
     def restart_one(self, carry: Carry, index: Array) -> Carry:
         """Give up one environment's episode."""
         begun = self.restart(carry)
@@ -152,6 +159,12 @@ class JaxBatch:
             self._carry = _restart(self._batched, self._carry)
         return self._carry.obs
 
+    def begin_at(self, starts: Array) -> Array:
+        if self._carry is None:
+            self._carry = _init(self._batched, self._key)
+        self._carry = _begin_at(self._batched, self._carry, starts)
+        return self._carry.obs
+
     def step(self, action: Array) -> Step:
         if self._carry is None:
             raise RuntimeError("step before reset")
@@ -181,6 +194,7 @@ class JaxBatch:
 # Compiled once for equal environments and sizes, whichever actor asks.
 _init = jax.jit(BatchedJax.init, static_argnums=0)
 _restart = jax.jit(BatchedJax.restart, static_argnums=0)
+_begin_at = jax.jit(BatchedJax.begin_at, static_argnums=0)
 _restart_one = jax.jit(BatchedJax.restart_one, static_argnums=0)
 _step = jax.jit(BatchedJax.step, static_argnums=0)
 

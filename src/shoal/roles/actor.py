@@ -10,11 +10,11 @@ from typing import Any
 import jax
 import numpy as np
 
-from shoal.core.keys import ACTING, key_data
+from shoal.core.keys import ACTING, STARTS, key_data
 from shoal.core.ports import Board, Slot, Stream
 from shoal.core.program import Context, Ports, Steps
-from shoal.roles.compiled import compiled
-from shoal.roles.parts import Parts
+from shoal.roles.compiled import compiled, compiled_starts
+from shoal.roles.parts import Parts, named_leaves, restore_leaves
 
 
 class Collector:
@@ -26,9 +26,11 @@ class Collector:
         self._act = compiled(parts.algorithm).act
         self._carry = {n: np.array(a) for n, a in parts.algorithm.initial_carry(parts.envs).items()}
         self._explore = np.ones(parts.envs, np.float32)
-        self._times = [
-            np.int32(t) for t in range(parts.unroll)
-        ]  # made once: a call with an int would convert it each time
+        # Made once: a call with a Python int would convert it each time.
+        self._times = [np.int32(t) for t in range(parts.unroll)]
+        self._starts: Any = parts.starts[index] if parts.starts else None
+        if self._starts is not None:
+            self._remembered = self._starts.init(jax.random.wrap_key_data(key_data(parts.seed, STARTS, index)))
         name = f"actor-{index}"
         if name in parts.snapshots:
             self.restore(parts.snapshots[name])
@@ -44,7 +46,7 @@ class Collector:
         """Fill `slot` with unroll number `unroll`, acting by `actor`."""
         parts, rows = self._parts, self._rows
         key = key_data(parts.seed, ACTING, self._index, unroll)
-        rows.begin(slot, parts.algorithm.experience.fresh)
+        rows.begin(slot, parts.algorithm.experience.fresh, self._next_starts(actor, unroll))
         for name, array in self._carry.items():
             slot[f"carry/{name}"][...] = array
         slot["version"][...] = version
@@ -59,14 +61,34 @@ class Collector:
         self._carry = {name: np.asarray(array) for name, array in carry.items()}
         slot["clock"][1] = time.monotonic()
 
+    def _next_starts(self, actor: Any, unroll: int) -> np.ndarray | None:
+        """Where the episodes of this unroll begin, if that is not left to the environments."""
+        if self._starts is None:
+            return None
+        key = key_data(self._parts.seed, STARTS, self._index, unroll)
+        sample = compiled_starts(self._starts, self._parts.envs)
+        starts, self._remembered = sample(self._remembered, actor, key)
+        return np.asarray(starts)
+
     def snapshot(self) -> dict[str, np.ndarray]:
         rows = self._rows.snapshot()
-        return {**rows, **{f"carry/{n}": a for n, a in self._carry.items()}} if rows else {}
+        if not rows:
+            return {}
+        remembered = named_leaves(self._remembered) if self._starts is not None else {}
+        return {
+            **rows,
+            **{f"carry/{n}": a for n, a in self._carry.items()},
+            **{f"starts/{n}": a for n, a in remembered.items()},
+        }
 
     def restore(self, arrays: Mapping[str, np.ndarray]) -> None:
-        prefix = "carry/"
-        self._carry = {n.removeprefix(prefix): np.array(a) for n, a in arrays.items() if n.startswith(prefix)}
-        self._rows.restore({n: a for n, a in arrays.items() if not n.startswith(prefix)})
+        def under(prefix: str) -> dict[str, np.ndarray]:
+            return {n.removeprefix(prefix): np.array(a) for n, a in arrays.items() if n.startswith(prefix)}
+
+        self._carry = under("carry/")
+        if self._starts is not None:
+            self._remembered = restore_leaves(self._remembered, under("starts/"))
+        self._rows.restore({n: a for n, a in arrays.items() if not n.startswith(("carry/", "starts/"))})
 
     def close(self) -> None:
         self._rows.close()

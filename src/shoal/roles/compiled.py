@@ -10,12 +10,23 @@ import jax
 import jax.numpy as jnp
 
 from shoal.core.algorithm import ActorState, Algorithm, LearnerState
+from shoal.core.starts import Starts
 from shoal.core.trajectory import Array, Trajectory
 
 
 class Compiled(NamedTuple):
     act: Any  # (actor, obs, carry, first, key data, t, explore) -> (action, extras, carry)
     update: Any  # (state, acted, [trajectory of each lane], key data, progress) -> (state, actor, metrics)
+
+
+@cache
+def compiled_starts(starts: Starts, envs: int) -> Any:
+    """(state, actor, key data) -> (starts, state)."""
+
+    def sample(state: Any, actor: ActorState, key: Array) -> tuple[Array, Any]:
+        return starts.sample(state, actor, jax.random.wrap_key_data(key), envs)
+
+    return jax.jit(sample)
 
 
 @cache

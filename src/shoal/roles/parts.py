@@ -15,6 +15,7 @@ from shoal.core.keys import INIT, key_data
 from shoal.core.ports import Slot
 from shoal.core.program import Context
 from shoal.core.record import Record
+from shoal.core.starts import Starts
 from shoal.core.trajectory import trajectory_record
 from shoal.core.weights import Layout, layout_of
 
@@ -25,7 +26,7 @@ class EnvRows(Protocol):
     obs: np.ndarray
     first: np.ndarray
 
-    def begin(self, slot: Slot, fresh: bool = False) -> None: ...
+    def begin(self, slot: Slot, fresh: bool = False, starts: np.ndarray | None = None) -> None: ...
     def step(self, slot: Slot, t: int, action: np.ndarray) -> None: ...
     def snapshot(self) -> dict[str, np.ndarray]: ...
     def restore(self, arrays: Mapping[str, np.ndarray]) -> None: ...
@@ -46,6 +47,8 @@ class Parts:
     state: Mapping[str, np.ndarray] = field(default_factory=dict)  # the learner's, by leaf name; empty is a fresh start
     snapshots: Mapping[str, Mapping[str, np.ndarray]] = field(default_factory=dict)  # by role, for exact resume
     pure_env: Any = None  # the environments as pure functions, for `fused`
+    starts: tuple[Starts, ...] = ()  # where each actor's fresh episodes begin; () leaves it to the environments
+    report_every: int = 0  # updates between two reports of `fused`, at most; 0 leaves it to the clock
 
     def __getstate__(self) -> dict[str, Any]:
         """Another process builds its own caches, and only acts: it needs no weights."""

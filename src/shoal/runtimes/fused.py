@@ -15,8 +15,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from shoal.core.errors import BadInput
-from shoal.core.keys import ACTING, LEARNING, key_data
-from shoal.core.program import Program, Report
+from shoal.core.keys import ACTING, LEARNING, STARTS, key_data
+from shoal.core.program import Fault, Program, Report
 from shoal.core.trajectory import Array, Trajectory
 from shoal.roles.compiled import act, update
 from shoal.roles.episodes import EpisodeTracker
@@ -63,6 +63,7 @@ class Loop(NamedTuple):
     envs: Any
     carry: Any
     first: Array  # [B]
+    starts: Any  # what the sampler of starts remembers
 
 
 class Seen(NamedTuple):
@@ -72,12 +73,15 @@ class Seen(NamedTuple):
     boundary: Array
     valid: Array
     first: Array
+    lost: Array  # [updates] episodes dropped because of what is not a number
 
 
 class FusedSession:
     def __init__(self, parts: Parts, stopping: Callable[[], bool]) -> None:
         self._parts, self._stopping = parts, stopping
         batched, key = parts.pure_env
+        self._starts: Any = parts.starts[0] if parts.starts else None
+        starts_key = jax.random.wrap_key_data(jnp.asarray(key_data(parts.seed, STARTS, 0)))
         learner = parts.initial_state()
         self._loop = Loop(
             learner=learner,
@@ -85,17 +89,18 @@ class FusedSession:
             envs=jax.jit(batched.init)(key),
             carry=parts.algorithm.initial_carry(parts.envs),
             first=jnp.ones(parts.envs, bool),
+            starts=() if self._starts is None else self._starts.init(starts_key),
         )
         self._tracker = EpisodeTracker(parts.envs)
         if "loop" in parts.snapshots:
-            moving = {"envs": self._loop.envs, "carry": self._loop.carry, "first": self._loop.first}
-            self._loop = self._loop._replace(**restore_leaves(moving, parts.snapshots["loop"]))
+            self._loop = self._loop._replace(**restore_leaves(self._moving(), parts.snapshots["loop"]))
             self._tracker.restore(parts.snapshots["episodes-0"])
-        self._capacity = int(np.clip(MOST_STEPS // parts.steps_per_update, 1, MOST_UPDATES))
+        most = parts.report_every or MOST_UPDATES
+        self._capacity = int(np.clip(MOST_STEPS // parts.steps_per_update, 1, most))
 
     def __iter__(self) -> Iterator[Event]:
         parts, size = self._parts, self._capacity
-        keys = np.zeros((size, 2, 2), np.uint32)
+        keys = np.zeros((size, 3, 2), np.uint32)
         progress = np.zeros(size, np.float32)
         call = jax.jit(self._call).lower(self._loop, keys, progress, np.int32(0)).compile()
         version, updates = parts.start, 1
@@ -103,7 +108,8 @@ class FusedSession:
         while not self._stopping():
             updates = max(1, min(updates, size, parts.updates - version))
             for i in range(updates):
-                keys[i] = key_data(parts.seed, ACTING, 0, version + i), key_data(parts.seed, LEARNING, version + i)
+                at = version + i
+                keys[i] = [key_data(parts.seed, *p) for p in ((ACTING, 0, at), (LEARNING, at), (STARTS, 0, at))]
                 progress[i] = (version + i) / max(1, parts.updates)
             before = time.monotonic()
             self._loop, seen, metrics = call(self._loop, keys, progress, np.int32(updates))
@@ -115,6 +121,13 @@ class FusedSession:
                 for i in range(updates)
                 for episode in self._tracker.take(seen.reward[i], seen.boundary[i], seen.valid[i], seen.first[i])
             )
+            lost = int(seen.lost[:updates].sum())
+            if lost:
+                name = parts.algorithm.task.spec.name
+                what = (
+                    f"{name}: {lost} episodes dropped in {updates} updates: an observation or a reward was not finite"
+                )
+                yield Fault(role="loop", kind="env_nan", detail=what)
             yield Report(
                 version=version,
                 env_steps=(version - parts.start) * parts.steps_per_update,
@@ -145,27 +158,39 @@ class FusedSession:
         algorithm, (batched, _) = self._parts.algorithm, self._parts.pure_env
         explore = jnp.ones(self._parts.envs, jnp.float32)
         if algorithm.experience.fresh:
-            loop = loop._replace(envs=batched.restart(loop.envs), first=jnp.ones_like(loop.first))
+            if self._starts is None:
+                envs, remembered = batched.restart(loop.envs), loop.starts
+            else:
+                key = jax.random.wrap_key_data(keys[2])
+                starts, remembered = self._starts.sample(loop.starts, loop.actor, key, self._parts.envs)
+                envs = batched.begin_at(loop.envs, starts)
+            loop = loop._replace(envs=envs, starts=remembered, first=jnp.ones_like(loop.first))
 
         def step(moving: Any, t: Array) -> Any:
             envs, carry, first = moving
             action, extras, carry = act(algorithm, loop.actor, envs.obs, carry, first, keys[0], t, explore)
             was_ended = envs.ended
             after, (_, reward, terminated, truncated) = batched.step(envs, action)
+            # What is not a number ends its episode here: the next row begins another, and nobody sees it.
+            lost = ~(jnp.isfinite(reward) & jnp.isfinite(after.obs.reshape(len(reward), -1)).all(axis=1))
+            shaped = lost.reshape(lost.shape + (1,) * (after.obs.ndim - 1))
+            after = after._replace(obs=jnp.where(shaped, 0, after.obs), ended=after.ended | lost)
             row = {
                 "obs": envs.obs,
                 "action": action,
-                "reward": reward,
-                "discount": (~(terminated | was_ended)).astype(jnp.float32),
-                "boundary": terminated | truncated,
-                "valid": ~was_ended,
+                "reward": jnp.where(lost, 0.0, reward),
+                "discount": (~(terminated | was_ended | lost)).astype(jnp.float32),
+                "boundary": terminated | truncated | lost,
+                "valid": ~(was_ended | lost),
                 "first": first,
                 "extras": extras,
+                "lost": lost,
             }
             return (after, carry, was_ended), row
 
         moving = (loop.envs, loop.carry, loop.first)
         (envs, carry, first), rows = jax.lax.scan(step, moving, jnp.arange(self._parts.unroll))
+        lost = rows.pop("lost")
         whole = {
             **rows,
             "obs": jnp.concatenate([rows["obs"], envs.obs[None]]),
@@ -174,12 +199,15 @@ class FusedSession:
         version = jnp.zeros(rows["reward"].shape, jnp.int32)
         trajectory = Trajectory(**whole, carry=loop.carry, version=version)
         learner, actor, metrics = update(algorithm, loop.learner, loop.actor, [trajectory], keys[1], progress)
-        seen = Seen(rows["reward"], rows["boundary"], rows["valid"], rows["first"])
-        return Loop(learner, actor, envs, carry, first), seen, metrics
+        seen = Seen(rows["reward"], rows["boundary"], rows["valid"], rows["first"], lost.sum())
+        return Loop(learner, actor, envs, carry, first, loop.starts), seen, metrics
 
     def snapshots(self) -> dict[str, dict[str, np.ndarray]]:
-        moving = {"envs": self._loop.envs, "carry": self._loop.carry, "first": self._loop.first}
-        return {"loop": named_leaves(moving), "episodes-0": self._tracker.snapshot()}
+        return {"loop": named_leaves(self._moving()), "episodes-0": self._tracker.snapshot()}
+
+    def _moving(self) -> dict[str, Any]:
+        """What goes round besides the learner."""
+        return {name: getattr(self._loop, name) for name in ("envs", "carry", "first", "starts")}
 
     def close(self) -> None:
         return None
