@@ -1,6 +1,6 @@
 """An environment that breaks on order. The order is in environment variables, so that it reaches every process of a run.
 
-FAULT_KIND    raise, hang, nan, inf, segv, kill; nothing breaks without it
+FAULT_KIND    raise, hang, lock, nan, inf, segv, kill; nothing breaks without it
 FAULT_AT      the step of an environment's life at which it breaks, and every so many steps again (30)
 FAULT_TIMES   how often in the whole run (1); each time leaves a file in FAULT_FOLDER
 FAULT_FOLDER  where those files are, and one for each environment that was made
@@ -49,6 +49,8 @@ class Faulty(gymnasium.Env[np.ndarray, int]):
                 raise RuntimeError("the dice fell off the table")
             if self._kind == "hang":
                 time.sleep(10_000)
+            elif self._kind == "lock":
+                ctypes.PyDLL(None).sleep(10_000)  # keeps Python's lock, as faulty native code does
             elif self._kind == "nan":
                 obs[1] = np.nan
             elif self._kind == "inf":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import math
 import sys
@@ -117,10 +118,11 @@ class Panel:
 
     def say(self, message: str) -> None:
         """A line for the user above the panel; said even when quiet, for it is about something that went wrong."""
-        if self._live:
-            self._live.console.print(message, markup=False, highlight=False, soft_wrap=True)
-        else:
-            print(message, file=self._stream, flush=True)
+        with contextlib.suppress(OSError):  # as in `_draw`
+            if self._live:
+                self._live.console.print(message, markup=False, highlight=False, soft_wrap=True)
+            else:
+                print(message, file=self._stream, flush=True)
 
     def close(self) -> None:
         """Draw the last state and give the terminal back. May be called twice."""
@@ -133,10 +135,12 @@ class Panel:
 
     def _draw(self) -> None:
         assert self._last is not None
-        if self._live:
-            self._live.update(self._render(**self._last), refresh=True)
-        else:
-            print(self._line(**self._last), file=self._stream, flush=True)
+        # A terminal that is gone, or a log on a full disk: there is nobody to tell, and training goes on.
+        with contextlib.suppress(OSError):
+            if self._live:
+                self._live.update(self._render(**self._last), refresh=True)
+            else:
+                print(self._line(**self._last), file=self._stream, flush=True)
 
     def _left(self, env_steps: int, seconds: float) -> float | None:
         return seconds * (self.total_steps - env_steps) / env_steps if env_steps > 0 else None
