@@ -30,7 +30,9 @@ class Collector:
         self._times = [np.int32(t) for t in range(parts.unroll)]
         self._starts: Any = parts.starts[index] if parts.starts else None
         if self._starts is not None:
-            self._remembered = self._starts.init(jax.random.wrap_key_data(key_data(parts.seed, STARTS, index)))
+            self._remembered = self._starts.init(
+                jax.random.wrap_key_data(jax.numpy.asarray(key_data(parts.seed, STARTS, index)))
+            )
         name = f"actor-{index}"
         if name in parts.snapshots:
             self.restore(parts.snapshots[name])

@@ -56,6 +56,8 @@ def aside(target: Callable[[], None]) -> None:
 
 
 class EventBell:
+    """A bell between threads."""
+
     def __init__(self) -> None:
         self._event = threading.Event()
 
@@ -77,6 +79,8 @@ def pin(core: int | None) -> None:
 
 
 class ThreadsSession:
+    """Worker roles in threads of their own, the main role in the caller's."""
+
     def __init__(self, program: Program, config: ThreadsConfig, stopping: Callable[[], bool]) -> None:
         self._stopping = stopping
         self._config = config

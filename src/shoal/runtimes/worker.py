@@ -25,6 +25,7 @@ from shoal.runtimes.threads import pin
 
 
 def main(argument: str) -> None:
+    """Become the role that `argument` names; say what went wrong before leaving."""
     wiring = msgspec.json.decode(argument, type=Wiring)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # whoever sends it to everybody means the parent, who decides
     _killed_with_parent()
@@ -44,6 +45,7 @@ def main(argument: str) -> None:
 
 
 def work(wiring: Wiring, say: Callable[[str, str], None]) -> None:
+    """Attach to the ports, build the role, and run it for ever."""
     pin(wiring.core)
     settle_process()
     program: Program = cloudpickle.loads(os.pread(wiring.recipe, os.fstat(wiring.recipe).st_size, 0))
