@@ -19,7 +19,7 @@ from shoal.core import config as configs
 from shoal.core.config import NonNegative, Positive
 from shoal.core.errors import BadInput, nearest
 from shoal.core.spec import EnvSpec
-from shoal.envs.source import EnvSource, find
+from shoal.envs.source import Source, find
 from shoal.nets.actor_critic import ActorCritic, NetConfig
 from shoal.runtimes import RUNTIMES
 from shoal.topologies import TOPOLOGIES
@@ -64,6 +64,8 @@ class Settings:
     """where metrics go: jsonl, tensorboard, wandb, mlflow"""
     max_faults: NonNegative = 20
     """faults of environments or actors that a run survives before it gives up"""
+    report_every: NonNegative = 0
+    """updates between two looks of fused at what it does, at most; 0 leaves it to the clock"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,7 +73,7 @@ class Plan:
     """A run, resolved: every default filled in, every name looked up."""
 
     settings: Settings
-    source: EnvSource
+    source: Source
     spec: EnvSpec
     algo: Any
     topology: Any

@@ -25,7 +25,7 @@ from shoal.core.program import Context, Episode, Fault, Report, check_fits
 from shoal.core.weights import params_hash
 from shoal.envs.autoreset import Rows
 from shoal.envs.jax_envs import BatchedJax, actor_key
-from shoal.envs.source import EnvSource
+from shoal.envs.source import Source
 from shoal.experiment import Plan
 from shoal.roles.evaluator import Played, play
 from shoal.roles.parts import EnvRows, Parts, named_leaves, restore_leaves
@@ -64,12 +64,12 @@ class Outcome:
 
 def make_algorithm(plan: Plan) -> Algorithm:
     net = plan.net_class(plan.net, plan.spec)
-    task = Task(spec=plan.spec, envs=plan.actors * plan.envs)
+    task = Task(spec=plan.spec, envs=plan.actors * plan.envs, fresh=plan.source.fresh)
     algorithm: Algorithm = plan.algo_class(plan.algo, task, net)
     return algorithm
 
 
-def make_rows(source: EnvSource, envs: int, seed: int, actor: int, context: Context) -> EnvRows:
+def make_rows(source: Source, envs: int, seed: int, actor: int, context: Context) -> EnvRows:
     """An actor's environments. In every process this is the first thing that a role builds."""
 
     def on_fault(kind: str, detail: str) -> None:
@@ -101,6 +101,8 @@ def make_parts(plan: Plan, loaded: Loaded | None, weights: Mapping[str, np.ndarr
         start=int(loaded.meta["version"]) if loaded else 0,
         state=state,
         snapshots=snapshots,
+        starts=plan.source.starts(algorithm, plan.actors),
+        report_every=settings.report_every,
         pure_env=None if pure is None else (BatchedJax(pure, plan.envs), actor_key(settings.seed, 0)),
     )
     if weights is not None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 import warnings
-from typing import Any, NamedTuple
+from typing import Any, cast, NamedTuple
 
 import cloudpickle
 import gymnasium
@@ -69,7 +69,7 @@ def _source(target: Any) -> EnvSource | None:
             return EnvSource(target, target, "gymnasium")
         if registry.envpool_id(target) in pool.ids():
             return None
-        return find(target)
+        return cast(EnvSource, find(target))
     if isinstance(target, str):
         try:
             made = registry.import_object(target)
@@ -80,7 +80,7 @@ def _source(target: Any) -> EnvSource | None:
     name = target if isinstance(target, str) else str(getattr(target, "__name__", type(target).__name__)).strip("<>")
     python = isinstance(made, type) and issubclass(made, gymnasium.Env)
     if not python and (isinstance(made, JaxEnv) or hasattr(made, "max_steps")):
-        return find(target)
+        return cast(EnvSource, find(target))
     return EnvSource(name, target, "gymnasium")
 
 

@@ -15,10 +15,12 @@ from dataclasses import dataclass, field, replace
 from fnmatch import fnmatch
 from functools import cache, partial
 from importlib.metadata import entry_points
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
+from shoal.core.algorithm import Algorithm
 from shoal.core.errors import BadInput, nearest
 from shoal.core.spec import EnvSpec
+from shoal.core.starts import Starts
 from shoal.envs import envpool as pool
 from shoal.envs import registry
 from shoal.envs.batch import EnvBatch, EvalEnv
@@ -43,6 +45,8 @@ class EnvSource:
     backend: str  # of training: envpool, gymnasium or jax
     judge: str = "gymnasium"  # of evaluation: gymnasium wherever it can build the environment
     known: EnvSpec | None = field(default=None, compare=False, repr=False)
+
+    fresh = False  # episodes go on from unroll to unroll
 
     @property
     def native(self) -> bool:
@@ -80,6 +84,10 @@ class EnvSource:
             env = self.make(render=True)
         return GymnasiumSingle(self.name, env, registry.can_render(env))
 
+    def starts(self, algorithm: Algorithm, actors: int) -> tuple[Starts, ...]:
+        """Where fresh episodes begin is left to the environments."""
+        return ()
+
     def jax_env(self) -> JaxEnv | None:
         """The same environment written in JAX, whatever `backend` is; None where there is none."""
         if self.backend == "jax":
@@ -109,10 +117,35 @@ class EnvSource:
         return {} if limit is None else {"max_episode_steps": limit}
 
 
-def find(target: Any, backend: str = "auto") -> EnvSource:
+@runtime_checkable
+class Source(Protocol):
+    """Where a run's environments come from: an `EnvSource`, or anything that offers the same."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def target(self) -> Any: ...
+    @property
+    def backend(self) -> str: ...
+    @property
+    def fresh(self) -> bool:
+        """Every unroll begins with a reset."""
+
+    @property
+    def native(self) -> bool: ...
+    def spec(self) -> EnvSpec: ...
+    def batch(self, size: int, seed: int, actor: int) -> EnvBatch: ...
+    def single(self, render: bool = False) -> EvalEnv: ...
+    def starts(self, algorithm: Algorithm, actors: int) -> tuple[Starts, ...]: ...
+    def jax_env(self) -> JaxEnv | None: ...
+
+
+def find(target: Any, backend: str = "auto") -> Source:
     """The recipe of an environment, after making it once. `BadInput` when it cannot be made or trained on."""
     if backend not in BACKENDS:
         raise BadInput(f"backend is {backend!r}; it must be one of {', '.join(BACKENDS)}.{nearest(backend, BACKENDS)}")
+    if isinstance(target, Source) and not isinstance(target, EnvSource):
+        return target
     if isinstance(target, EnvSource):
         return target if backend in ("auto", target.backend) else find(target.target, backend)
     if isinstance(target, str):
