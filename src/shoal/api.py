@@ -224,7 +224,7 @@ def train(
                 say(note)
             outcome = training.run(stop)
         except BadInput:
-            if new:
+            if new and not folder.checkpoints.exists():
                 folder.discard()
             raise
         except OSError as error:

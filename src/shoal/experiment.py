@@ -16,7 +16,7 @@ import msgspec
 
 from shoal.algos import ALGOS
 from shoal.core import config as configs
-from shoal.core.config import NonNegative, Positive
+from shoal.core.config import NonNegative, NonNegativeFloat, Positive
 from shoal.core.errors import BadInput, nearest
 from shoal.core.spec import EnvSpec
 from shoal.envs.source import Source, find
@@ -56,7 +56,7 @@ class Settings:
     """everything random follows from it"""
     eval_episodes: NonNegative = 100
     """greedy episodes in Gymnasium's own environment after training; 0 for none"""
-    checkpoint_every: float = 30.0
+    checkpoint_every: NonNegativeFloat = 30.0
     """seconds between two checkpoints; one more is written at the end"""
     keep: Positive = 3
     """checkpoints that stay, besides the best"""
@@ -165,7 +165,7 @@ def resolve(env: Any, loose: Mapping[str, Any]) -> Plan:
     settings = configs.build(Settings, {**{k: v for k, v in given.items() if k not in AXES}, **_plain_names(names)})
     notes: list[str] = []
     algo_class = _look_up(names["algo"] or settings.algo, ALGOS, "algorithm")
-    net_class = ActorCritic if names["net"] in (None, "actor_critic") else _look_up(names["net"], {}, "net")
+    net_class = _look_up(names["net"] or "actor_critic", {"actor_critic": ActorCritic}, "net")
     backend = "jax" if settings.runtime == "fused" and settings.backend == "auto" else settings.backend
     source = find(env, backend)
     spec = source.spec()
@@ -215,6 +215,9 @@ def cores() -> int:
 
 def _plain_names(names: Mapping[str, Any]) -> dict[str, str]:
     """The axes by name, also where a class was given."""
+    for axis, name in names.items():
+        if name is not None and not isinstance(name, str | type):
+            raise BadInput(f"--{axis} is {name!r}: expected a name, an import path pkg.module:Class or a class")
     return {
         axis: name if isinstance(name, str) else f"{name.__module__}:{name.__qualname__}"
         for axis, name in names.items()

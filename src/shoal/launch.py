@@ -190,11 +190,17 @@ class Training:
             stop.on_abort(panel.close)
             try:
                 with stop.bounded(lambda: self._save(exact=False)):
-                    self._session = runtime.start(program, lambda: stop.requested)
+                    try:
+                        self._session = runtime.start(program, lambda: stop.requested)
+                    except MemoryError as error:
+                        sizes = f"--actors {plan.actors} with --envs {plan.envs} each"
+                        raise BadInput(f"{sizes} do not fit into memory: {error}") from error
                     stack.callback(self._session.close)
                     stop.on_abort(self._session.abort)
                     self._loop()
-            except BadInput:
+            except BadInput:  # refused; unless it comes from a callback, there is nothing to save
+                if self.outcome.state is not None:
+                    self._save(exact=False)
                 raise
             except Exception as error:
                 if isinstance(error, RunFailed) and error.detail:

@@ -60,7 +60,9 @@ def run(words: list[str]) -> int:
         "started_at": started_at(),
     }
     if seeds > 1:
-        return _several(api, env, seeds, own, settings, common, "json" in parsed.switches)
+        first = whole_number(parsed, "seed", 0, least=0)
+        settings.pop("seed", None)
+        return _several(api, env, range(first, first + seeds), own, settings, common, "json" in parsed.switches)
     finished = api.train(env, out=own.get("out"), resume=own.get("resume"), **common, **settings)
     if not common["quiet"]:
         _tell(finished)
@@ -79,8 +81,9 @@ def _check_names(settings: Mapping[str, Any]) -> None:
     for name in settings:
         axis, dot, _ = name.partition(".")
         if (dot and axis not in AXES) or (not dot and name not in known):
-            flags = [k.replace("_", "-") for k in (*known, *OWN, *SWITCHES)] + [f"{axis}." for axis in AXES]
-            raise BadInput(f"unknown option --{name.replace('_', '-')}.{nearest(name.replace('_', '-'), flags)}")
+            flags = [f"--{k.replace('_', '-')}" for k in (*known, *OWN, *SWITCHES)] + [f"--{axis}." for axis in AXES]
+            hint = nearest(f"--{name.replace('_', '-')}", flags) or " See shoal train --help."
+            raise BadInput(f"unknown option --{name.replace('_', '-')}.{hint}")
 
 
 def _print_config(env: str | None, own: Mapping[str, str], settings: Mapping[str, Any]) -> int:
@@ -101,7 +104,7 @@ def _print_config(env: str | None, own: Mapping[str, str], settings: Mapping[str
 def _several(
     api: Any,
     env: str | None,
-    seeds: int,
+    seeds: range,
     own: Mapping[str, str],
     settings: dict[str, Any],
     common: dict[str, Any],
@@ -112,9 +115,8 @@ def _several(
 
     if "resume" in own:
         raise BadInput("--seeds and --resume: resume one run at a time")
-    first = int(settings.pop("seed", 0))
     summaries: list[dict[str, Any]] = []
-    for seed in range(first, first + seeds):
+    for seed in seeds:
         if summaries and summaries[-1]["stopped"]:
             break
         out = Path(own["out"]) / f"seed-{seed}" if "out" in own else None
@@ -128,7 +130,8 @@ def _several(
     solved = [s["solved_at_s"] for s in summaries if s["solved_at_s"] is not None]
     if not common["quiet"]:
         span = "" if whole.ci is None else f" (95 % interval {whole.ci[0]:.1f} to {whole.ci[1]:.1f})"
-        print(f"{seeds} seeds: mean {whole.mean:.1f}{span}, solved {len(solved)} of {seeds}", file=sys.stderr)
+        runs = len(summaries)
+        print(f"{runs} seeds: mean {whole.mean:.1f}{span}, solved {len(solved)} of {runs}", file=sys.stderr)
     if json:
         together = {"seeds": summaries, "eval": whole.as_dict(), "solved": len(solved)}
         print(msgspec.json.encode(together).decode(), flush=True)

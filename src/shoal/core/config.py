@@ -6,6 +6,7 @@ import ast
 import dataclasses
 import inspect
 import itertools
+import math
 import textwrap
 import typing
 from collections.abc import Mapping
@@ -76,17 +77,33 @@ def build(config: type[C], values: Mapping[str, Any], prefix: str = "") -> C:
     loose = {name.replace("-", "_"): value for name, value in values.items()}
     for name in loose:
         if name not in names:
-            known = f" It has: {', '.join(names)}." if names else " It has no fields."
-            raise BadInput(f"unknown setting --{prefix}{name}.{nearest(name, names) or known}")
+            flags = [_flag(prefix, known) for known in names]
+            known = f" There are: {', '.join(flags)}." if flags else " There is nothing to set."
+            raise BadInput(f"unknown setting {_flag(prefix, name)}.{nearest(_flag(prefix, name), flags) or known}")
     typed: dict[str, Any] = {}
     for name, value in loose.items():
         kind = _hints(typing.cast(Any, config))[name]
         try:
             typed[name] = msgspec.convert(_from_word(value, kind), kind, strict=False)
         except msgspec.ValidationError as error:
-            rule = str(error).split(" - at `$")[0].replace("`", "")
-            raise BadInput(f"--{prefix}{name} is {value!r}: {rule[:1].lower()}{rule[1:]}") from None
+            raise BadInput(f"{_flag(prefix, name)} is {value!r}: {_rule(error, kind)}") from None
+        if isinstance(typed[name], float) and not math.isfinite(typed[name]):
+            raise BadInput(f"{_flag(prefix, name)} is {value!r}: expected a finite number")
     return config(**typed)
+
+
+def _flag(prefix: str, name: str) -> str:
+    return f"--{prefix}{name.replace('_', '-')}"
+
+
+def _rule(error: msgspec.ValidationError, kind: Any) -> str:
+    """What would have been right, in a user's words."""
+    for option in (kind, *typing.get_args(kind)):
+        if typing.get_origin(option) is typing.Literal:
+            return f"expected one of {', '.join(map(str, typing.get_args(option)))}"
+    rule = str(error).split(" - at `$")[0].replace("`", "").replace(" | null", "").removesuffix(", got str")
+    rule = rule.replace("Expected int", "expected a whole number").replace("Expected float", "expected a number")
+    return f"{rule[:1].lower()}{rule[1:]}"
 
 
 def replace(config: C, values: Mapping[str, Any], prefix: str = "") -> C:

@@ -143,7 +143,7 @@ class Panel:
                 print(self._line(**self._last), file=self._stream, flush=True)
 
     def _left(self, env_steps: int, seconds: float) -> float | None:
-        return seconds * (self.total_steps - env_steps) / env_steps if env_steps > 0 else None
+        return seconds * max(0, self.total_steps - env_steps) / env_steps if env_steps > 0 else None
 
     def _line(
         self,
