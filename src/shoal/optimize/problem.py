@@ -1,0 +1,387 @@
+"""A function with knobs to choose and conditions that are given.
+
+A point is a row of numbers: the columns of each knob (`axes`), then one column from -1 to 1 for each condition. Actions hold
+one column a knob. Laws, samplers and baselines speak in points; only f sees the knobs' own units.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import groupby
+from types import MappingProxyType
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from scipy.stats import qmc
+
+from shoal.core.errors import BadInput, nearest
+from shoal.core.spec import ActionPart, ActionSpec, Categorical, Continuous
+from shoal.core.trajectory import Array
+from shoal.optimize import kinds
+from shoal.optimize.axes import Axis, Choice, Real, knob, module_of, real
+
+ROBUST = ("mean", "worst")
+GRID = 441  # conditions of a score at most: 21 x 21
+
+
+class Problem:
+    """f over knobs and conditions. Immutable; equal problems have the same f, axes, kind and robustness.
+
+    Args:
+        f: called with keyword arguments by knob and condition name, returns one number, smaller is better; or a list of
+            such functions (devices), of which one answer must suit all.
+        knobs: what is chosen: `(low, high)`, `range(...)` or a list of values, by name.
+        conditions: what is given: `(low, high)` by name; none at all is plain optimisation.
+        kind: how f may be called: `jax`, `numpy`, `python`, or `auto` to find out by a few calls.
+        noisy: f gives another value each time; it is then never traced.
+        robust: what counts over several devices, `mean` or `worst`.
+        name: how the problem is called in reports; f's own name by default.
+
+    Raises:
+        BadInput: bounds reversed or infinite, a name twice, or an f of another arity or shape.
+    """
+
+    def __init__(
+        self,
+        f: Callable[..., Any] | Sequence[Callable[..., Any]],
+        *,
+        knobs: Mapping[str, Any],
+        conditions: Mapping[str, tuple[float, float]] = MappingProxyType({}),
+        kind: str = "auto",
+        noisy: bool = False,
+        robust: str = "mean",
+        name: str | None = None,
+    ) -> None:
+        self.devices: tuple[Callable[..., Any], ...] = tuple(f) if isinstance(f, Sequence) else (f,)
+        self.noisy, self.robust = noisy, robust
+        if not self.devices or not all(callable(device) for device in self.devices):
+            raise BadInput(f"f={f!r}: it must be a function or a list of functions")
+        self.name = name or str(getattr(self.devices[0], "__name__", type(self.devices[0]).__name__))
+        if not knobs:
+            raise BadInput(f"{self.name}: a problem needs at least one knob")
+        if kind not in kinds.KINDS:
+            raise BadInput(f"kind={kind!r}: it must be one of {', '.join(kinds.KINDS)}")
+        if robust not in ROBUST:
+            raise BadInput(f"robust={robust!r}: it must be one of {', '.join(ROBUST)}")
+        twice = sorted(set(knobs) & set(conditions))
+        if twice:
+            raise BadInput(f"{twice[0]!r} is both a knob and a condition: it can only be one")
+        self.knobs: tuple[Axis, ...] = tuple(knob(n, written) for n, written in knobs.items())
+        self.conditions: tuple[Real, ...] = tuple(real(n, bounds) for n, bounds in conditions.items())
+        for device in self.devices:
+            kinds.check_arity(device, self.names, self.name)
+        self._forget()
+        self.kind = self._settle(kind)
+
+    # What it looks like
+
+    @property
+    def axes(self) -> tuple[Axis, ...]:
+        return (*self.knobs, *self.conditions)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(axis.name for axis in self.axes)
+
+    @property
+    def n_knobs(self) -> int:
+        return len(self.knobs)
+
+    @property
+    def n_conditions(self) -> int:
+        return len(self.conditions)
+
+    @property
+    def knob_width(self) -> int:
+        """The columns of a point that an action decides."""
+        return sum(axis.width for axis in self.knobs)
+
+    @property
+    def width(self) -> int:
+        return self.knob_width + self.n_conditions
+
+    @property
+    def traceable(self) -> bool:
+        return self.kind == "jax"
+
+    @property
+    def parts(self) -> tuple[ActionPart, ...]:
+        """Neighbours of a sort share a part. Continuous entries keep normalised bounds: the point is normalised too."""
+        parts: list[ActionPart] = []
+        for is_real, group in groupby(self.knobs, key=lambda axis: isinstance(axis, Real)):
+            same = list(group)
+            if is_real:
+                parts.append(Continuous((-1.0,) * len(same), (1.0,) * len(same)))
+            else:
+                parts.append(Categorical(tuple(axis.size for axis in same if not isinstance(axis, Real))))
+        return tuple(parts)
+
+    def action_spec(self) -> ActionSpec:
+        """Actions are [N, n_knobs]: one column a knob, in order."""
+        return ActionSpec(self.parts)
+
+    def describe(self) -> dict[str, Any]:
+        """Names and bounds as plain values, ready for JSON."""
+        return {
+            "name": self.name,
+            "knobs": {axis.name: axis.describe() for axis in self.knobs},
+            "conditions": {axis.name: axis.describe() for axis in self.conditions},
+            "devices": len(self.devices),
+            "robust": self.robust,
+        }
+
+    @property
+    def fingerprint(self) -> str:
+        """Equal for equal knobs and conditions: a law of another fingerprint answers another question."""
+        told = self.describe()
+        return hashlib.sha256(json.dumps([told["knobs"], told["conditions"]]).encode()).hexdigest()[:16]
+
+    # Between points, actions and values
+
+    def denormalise(self, points: Array) -> dict[str, Any]:
+        """{name: values [N]} of points [N, width], knobs held in their bounds; a single point [width] gives plain values."""
+        points = np.asarray(points, np.float64)
+        self._check_width(points)
+        found: dict[str, Any] = {}
+        for axis, columns in self._split(points):
+            if isinstance(axis, Choice):
+                chosen = [axis.among[i] for i in axis.index(columns).reshape(-1)]
+                found[axis.name] = chosen[0] if points.ndim == 1 else chosen
+            else:
+                values = self._values(axis, columns)
+                found[axis.name] = values.item() if points.ndim == 1 else values
+        return found
+
+    def normalise(self, **values: Any) -> np.ndarray:
+        """The point [width] of these values, or points [..., width] where some are arrays.
+
+        Knobs that are left out stand in the middle of their box; a condition must be given.
+        """
+        self._check_names(values, self.names)
+        columns = []
+        for axis in self.axes:
+            if axis.name in values:
+                columns.append(axis.encode(values[axis.name]))
+            elif axis in self.knobs:
+                columns.append(axis.middle())
+            else:
+                raise BadInput(f"condition {axis.name!r} is missing: {self.name} needs {self._listed(self.conditions)}")
+        shape = np.broadcast_shapes(*(c.shape[:-1] for c in columns))
+        return np.concatenate([np.broadcast_to(c, (*shape, c.shape[-1])) for c in columns], -1)
+
+    def from_action(self, points: Array, action: Array) -> Array:
+        """Points [..., width] whose knobs are what the action [..., n_knobs] says; conditions stay. Traceable."""
+        xp = module_of(action) if isinstance(action, jax.Array) else module_of(points)
+        action = xp.asarray(action)
+        columns = [axis.columns(action[..., i]).astype(points.dtype) for i, axis in enumerate(self.knobs)]
+        return xp.concatenate([*columns, xp.asarray(points)[..., self.knob_width :]], -1)
+
+    def check_range(self, **conditions: Any) -> list[str]:
+        """The names of conditions with a value outside the bounds."""
+        self._check_names(conditions, [axis.name for axis in self.conditions])
+        given = [axis for axis in self.conditions if axis.name in conditions]
+        edge = 1.0 + 1e-9  # rounding must not push a bound outside itself
+        return [axis.name for axis in given if (np.abs(axis.encode(conditions[axis.name])) > edge).any()]
+
+    # Where points come from
+
+    def mid(self) -> np.ndarray:
+        """The knobs' columns [knob_width] in the middle of their box; of a choice the middle value."""
+        return np.concatenate([axis.middle() for axis in self.knobs])
+
+    def join(self, knobs: Array, conditions: Array) -> np.ndarray:
+        """Points [N, width] from knob columns [N, knob_width] or [knob_width] and conditions [N, n_conditions]."""
+        conditions = np.asarray(conditions, np.float64)
+        shape = np.broadcast_shapes(np.shape(knobs)[:-1], conditions.shape[:-1])
+        both = [np.broadcast_to(part, (*shape, np.shape(part)[-1])) for part in (np.asarray(knobs), conditions)]
+        return np.concatenate(both, -1)
+
+    def sample_knobs(self, rng: np.random.Generator, n: int) -> np.ndarray:
+        """Columns [n, knob_width], uniform over the box."""
+        return np.concatenate([axis.random(rng, n) for axis in self.knobs], -1)
+
+    def sample_conditions(self, rng: np.random.Generator, n: int) -> np.ndarray:
+        """[n, n_conditions], uniform from -1 to 1."""
+        return rng.uniform(-1.0, 1.0, (n, self.n_conditions))
+
+    def sample(self, rng: np.random.Generator, n: int) -> np.ndarray:
+        """Points [n, width], uniform over knobs and conditions."""
+        return np.concatenate([self.sample_knobs(rng, n), self.sample_conditions(rng, n)], -1)
+
+    def condition_grid(self, most: int = GRID) -> np.ndarray:
+        """[C, n_conditions]: -1, -0.9, ... 1 along each condition, coarser where that is more than `most` points.
+
+        Where fewer than three along each would fit, a fixed Latin hypercube of `most` points; [1, 0] without conditions.
+        """
+        n = self.n_conditions
+        if n == 0:
+            return np.zeros((1, 0))
+        side = max((k for k in range(1, 22) if k**n <= most), default=1)
+        if side < 3:
+            return np.asarray(2.0 * qmc.LatinHypercube(n, rng=np.random.default_rng(0)).random(most) - 1.0)
+        lines = [np.round(np.linspace(-1.0, 1.0, side), 12)] * n
+        return np.stack([grid.ravel() for grid in np.meshgrid(*lines, indexing="ij")], -1)
+
+    # What f gives
+
+    def evaluate(self, points: Array) -> np.ndarray:
+        """Values [N] of points [N, width], over all devices; NaN where any of them failed, counted in `failures`."""
+        return self._over_devices(self.evaluate_each(points), np)
+
+    def evaluate_each(self, points: Array) -> np.ndarray:
+        """Values [devices, N], in the precision of the points when f is traced; NaN where f raised or was not finite."""
+        points = np.asarray(points)
+        self._check_width(points)
+        if points.ndim != 2:
+            raise BadInput(f"points of shape {points.shape}: they must be [N, {self.width}]")
+        each = self._evaluate_traced(points) if self.traceable else self._evaluate_plain(points.astype(np.float64))
+        failed = int(np.isnan(each).any(0).sum())
+        if failed:
+            self._failed.append(failed)
+        return each
+
+    def evaluate_jax(self, points: Array) -> Array:
+        """Values [...] of points [..., width], for use inside jit; NaN where f is not finite. Counts nothing."""
+        flat = points.reshape(-1, self.width)
+        values = self._over_devices(self._trace_each(flat), jnp)
+        return values.reshape(points.shape[:-1])
+
+    @property
+    def failures(self) -> int:
+        """Points that failed in `evaluate` here; a copy in another process counts its own."""
+        return sum(self._failed)
+
+    @property
+    def last_error(self) -> str | None:
+        """Why the last one failed; None when nothing did, or when a compiled f can only say that it was not finite."""
+        return self._reasons[-1] if self._reasons else None
+
+    def _evaluate_traced(self, points: np.ndarray) -> np.ndarray:
+        double = points.dtype == np.float64
+        size = len(points)
+        padded = 1 << max(0, size - 1).bit_length()  # each new size is a compilation
+        full = np.concatenate([points, np.repeat(points[:1], padded - size, 0)]) if 0 < size < padded else points
+        with jax.enable_x64(double):
+            return np.asarray(self._compiled(full if double else full.astype(np.float32)))[:, :size]
+
+    def _trace_each(self, points: Array) -> Array:
+        if not self.traceable:
+            raise BadInput(f"{self.name} is called as {self.kind}: only a JAX-traceable f can be part of compiled code")
+        table = {axis.name: self._values(axis, columns) for axis, columns in self._split(points)}
+        each = jnp.stack([kinds.trace(device, table).astype(points.dtype) for device in self.devices])
+        return jnp.where(jnp.isfinite(each), each, jnp.nan)
+
+    def _evaluate_plain(self, points: np.ndarray) -> np.ndarray:
+        table = {axis.name: self._values(axis, columns) for axis, columns in self._split(points)}
+        rows = list(self._rows(points))
+        each = []
+        for device in self.devices:
+            if self.kind == "numpy":
+                values, reason = kinds.call_arrays(device, table, rows, self.name)
+            else:
+                values, reason = kinds.call_rows(device, rows, self.name)
+            each.append(values)
+            if reason is not None:
+                self._reasons.append(reason)
+        return np.stack(each)
+
+    def _over_devices(self, each: Array, xp: Any) -> Array:
+        if len(self.devices) == 1:
+            return each[0]
+        return each.mean(0) if self.robust == "mean" else xp.max(each, 0)  # both carry NaN on
+
+    def _settle(self, kind: str) -> str:
+        if self.noisy and kind == "jax":
+            raise BadInput(f"{self.name} is noisy and kind='jax': tracing would draw its noise once for ever")
+        if self.noisy and kind == "auto":
+            return "python"  # arrays cannot be told from plain calls when no two values agree
+        points = self.sample(np.random.default_rng(0), 3)
+        if kind == "jax":
+            self._check_traces(points)
+        if kind != "auto":
+            return kind
+        found = {kinds.choose(device, self._probes, self._carried, self.name) for device in self.devices}
+        return next(k for k in ("python", "numpy", "jax") if k in found)  # the way that all of them allow
+
+    def _check_traces(self, points: np.ndarray) -> None:
+        table = self._carried(list(self._rows(points)))
+        if table is None:
+            odd = next(axis.name for axis in self.knobs if not axis.numeric)
+            raise BadInput(f"knob {odd!r} has values that JAX cannot carry: use kind='python' or numbers")
+        for device in self.devices:
+            try:
+                kinds.traced_values(device, table)
+            except BadInput:
+                raise
+            except Exception as error:
+                reason = f"{type(error).__name__}: {error}".splitlines()[0]
+                raise BadInput(f"{self.name} cannot be traced by JAX, kind='jax': {reason}") from None
+
+    def _probes(self, n: int) -> list[kinds.Row]:
+        return list(self._rows(self.sample(np.random.default_rng(0), n)))
+
+    def _carried(self, rows: list[kinds.Row]) -> kinds.Table | None:
+        if not all(axis.numeric for axis in self.axes):
+            return None
+        return {axis.name: np.asarray([row[axis.name] for row in rows]) for axis in self.axes}
+
+    def _rows(self, points: np.ndarray) -> Iterable[kinds.Row]:
+        values = self.denormalise(points)
+        plain = [v if isinstance(v, list) else v.tolist() for v in values.values()]
+        return (dict(zip(values, row, strict=True)) for row in zip(*plain, strict=True))
+
+    def _values(self, axis: Axis, columns: Array) -> Array:
+        return axis.values(columns) if axis in self.conditions and isinstance(axis, Real) else axis.bounded(columns)
+
+    def _split(self, points: Array) -> Iterable[tuple[Axis, Array]]:
+        at = 0
+        for axis in self.axes:
+            yield axis, points[..., at : at + axis.width]
+            at += axis.width
+
+    def _check_width(self, points: np.ndarray) -> None:
+        if points.shape[-1:] != (self.width,):
+            raise BadInput(f"points of shape {points.shape}: {self.name} has {self.width} columns")
+
+    def _check_names(self, given: Iterable[str], valid: Sequence[str]) -> None:
+        for name in given:
+            if name not in valid:
+                known = ", ".join(valid) or "none"
+                raise BadInput(f"{self.name} has no {name!r}: it has {known}.{nearest(name, valid)}")
+
+    def _listed(self, axes: Sequence[Axis]) -> str:
+        return ", ".join(axis.name for axis in axes)
+
+    # Equal, hashed, sent to another process
+
+    def _key(self) -> tuple[Any, ...]:
+        return (self.devices, repr(self.axes), self.n_knobs, self.kind, self.noisy, self.robust)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Problem) and self._key() == other._key()
+
+    def __hash__(self) -> int:
+        return hash(self._key())
+
+    def __repr__(self) -> str:
+        return f"Problem({self.name}, knobs={self._listed(self.knobs)}, conditions={self._listed(self.conditions)})"
+
+    def _forget(self) -> None:
+        """What belongs to this process alone. Appending to a deque is atomic: drivers may share a problem."""
+        self._failed: deque[int] = deque()
+        self._reasons: deque[str] = deque(maxlen=1)
+        self._compiled = jax.jit(self._trace_each)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {
+            name: value for name, value in self.__dict__.items() if name not in ("_failed", "_reasons", "_compiled")
+        }
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._forget()
