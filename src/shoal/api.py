@@ -218,7 +218,9 @@ def train(
     with StopRequest() as stop:
         aside(stop.listener())
         try:
-            training = Training(plan, folder, loaded=loaded, weights=weights, callbacks=callbacks, quiet=quiet, say=_say)
+            training = Training(
+                plan, folder, loaded=loaded, weights=weights, callbacks=callbacks, quiet=quiet, say=_say
+            )
             folder.write_config(plan.as_dict())
             for note in plan.notes:
                 say(note)

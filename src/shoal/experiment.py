@@ -236,9 +236,12 @@ def _look_up(name: Any, registry: Mapping[str, Any], what: str) -> Any:
     if os.getcwd() not in sys.path:
         sys.path.append(os.getcwd())
     try:
-        return getattr(importlib.import_module(module), attribute)
-    except (ImportError, AttributeError) as error:
+        found = getattr(importlib.import_module(module), attribute)
+    except (ImportError, AttributeError, ValueError) as error:
         raise BadInput(f"cannot import {what} {name!r}: {error}") from None
+    if not hasattr(found, "Config"):
+        raise BadInput(f"{what} {name!r} has no Config: a frozen dataclass of its settings")
+    return found
 
 
 def _name_of(axis: str, config: Any) -> str:

@@ -15,7 +15,20 @@ from typing import Any
 
 HERE = Path(__file__).parent
 SOURCE = HERE.parents[1] / "src"
-TINY = "--actors 2 --envs 2 --algo.unroll 16 --algo.batch-size 32 --net.hidden 8 --checkpoint-every 0.2".split()
+TINY = [
+    "--actors",
+    "2",
+    "--envs",
+    "2",
+    "--algo.unroll",
+    "16",
+    "--algo.batch-size",
+    "32",
+    "--net.hidden",
+    "8",
+    "--checkpoint-every",
+    "0.2",
+]
 STEPS_A_UPDATE = 2 * 2 * 16
 LONG = "100000000"  # steps that no test waits for
 ENV = "faulty_env:Faulty"
@@ -131,9 +144,7 @@ class Train:
 
 
 @contextlib.contextmanager
-def train(
-    folder: Path, *words: str, env: str = ENV, eval_episodes: int = 0, **variables: Any
-) -> Iterator[Train]:
+def train(folder: Path, *words: str, env: str = ENV, eval_episodes: int = 0, **variables: Any) -> Iterator[Train]:
     """A run that is certainly gone afterwards."""
     run = Train(folder, *words, env=env, eval_episodes=eval_episodes, **variables)
     try:

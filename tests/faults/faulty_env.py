@@ -34,7 +34,9 @@ class Faulty(gymnasium.Env[np.ndarray, int]):
         if folder:
             tempfile.mkstemp(prefix="made-", dir=folder)
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[np.ndarray, dict[str, Any]]:
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[np.ndarray, dict[str, Any]]:
         super().reset(seed=seed)
         self._t = 0
         return self._obs(), {}
@@ -71,7 +73,9 @@ class NoConstruction(Faulty):
 
 
 class NoReset(Faulty):
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[np.ndarray, dict[str, Any]]:
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[np.ndarray, dict[str, Any]]:
         raise ValueError("no level file")
 
 

@@ -80,7 +80,10 @@ def test_a_hang_in_the_very_first_step_is_noticed(tmp_path: Path) -> None:
         assert "hangs" in one_line(run)
 
 
-@pytest.mark.parametrize(("kind", "runtime"), [("nan", "inline"), ("inf", "threads"), pytest.param("nan", "processes", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    ("kind", "runtime"),
+    [("nan", "inline"), ("inf", "threads"), pytest.param("nan", "processes", marks=pytest.mark.slow)],
+)
 def test_what_is_not_a_number_is_dropped_and_counted(tmp_path: Path, kind: str, runtime: str) -> None:
     words = ("--runtime", runtime, "--steps", STEPS, "--json", "--max-faults", "5")
     with train(tmp_path, *words, fault_kind=kind, fault_times=3) as run:
@@ -119,7 +122,9 @@ def test_a_killed_actor_is_replaced_and_nothing_is_counted_twice(tmp_path: Path)
         assert max(row["lag/max"] for row in run.metrics() if "lag/max" in row) <= 1
 
 
-@pytest.mark.parametrize(("kind", "name"), [("segv", "SIGSEGV"), pytest.param("kill", "SIGKILL", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    ("kind", "name"), [("segv", "SIGSEGV"), pytest.param("kill", "SIGKILL", marks=pytest.mark.slow)]
+)
 def test_a_crash_of_the_environment_is_named(tmp_path: Path, kind: str, name: str) -> None:
     with train(tmp_path, "--runtime", "processes", "--steps", STEPS, "--json", fault_kind=kind) as run:
         assert run.end() == 0, run.stderr

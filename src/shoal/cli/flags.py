@@ -36,7 +36,9 @@ def split(words: Sequence[str], switches: Collection[str], options: Collection[s
             found.switches.add(name)
             continue
         if options is not None and name not in options:
-            raise BadInput(f"unknown option --{name}.{nearest(word, [f'--{known}' for known in (*options, *switches)])}")
+            raise BadInput(
+                f"unknown option --{name}.{nearest(word, [f'--{known}' for known in (*options, *switches)])}"
+            )
         if not equals:
             if at == len(words) or words[at].startswith("--"):
                 raise BadInput(f"--{name} needs a value")

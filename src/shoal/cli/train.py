@@ -126,14 +126,16 @@ def _several(
         if not common["quiet"]:
             _tell(finished)
     scores = [s["eval_mean"] if s["eval_mean"] is not None else s["return_mean"] for s in summaries]
-    whole = summarise([score for score in scores if score is not None])
+    known = [score for score in scores if score is not None]
+    whole = summarise(known) if known else None
     solved = [s["solved_at_s"] for s in summaries if s["solved_at_s"] is not None]
     if not common["quiet"]:
-        span = "" if whole.ci is None else f" (95 % interval {whole.ci[0]:.1f} to {whole.ci[1]:.1f})"
         runs = len(summaries)
-        print(f"{runs} seeds: mean {whole.mean:.1f}{span}, solved {len(solved)} of {runs}", file=sys.stderr)
+        span = "" if whole is None or whole.ci is None else f" (95 % interval {whole.ci[0]:.1f} to {whole.ci[1]:.1f})"
+        mean = "no finished episode" if whole is None else f"mean {whole.mean:.1f}{span}"
+        print(f"{runs} seeds: {mean}, solved {len(solved)} of {runs}", file=sys.stderr)
     if json:
-        together = {"seeds": summaries, "eval": whole.as_dict(), "solved": len(solved)}
+        together = {"seeds": summaries, "eval": None if whole is None else whole.as_dict(), "solved": len(solved)}
         print(msgspec.json.encode(together).decode(), flush=True)
     return 0
 

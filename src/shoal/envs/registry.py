@@ -102,6 +102,11 @@ def _takes_render_mode(target: Any) -> bool:
     return "render_mode" in parameters or any(p.kind is p.VAR_KEYWORD for p in parameters.values())
 
 
+def draw_off_screen() -> None:
+    """Pictures are arrays here: without this, SDL looks for a display and complains where there is none."""
+    os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
+
+
 def can_render(env: Any) -> bool:
     """Whether `render()` of this environment, as it was made, gives pictures."""
     return getattr(env, "render_mode", None) == "rgb_array"

@@ -81,6 +81,7 @@ class EnvSource:
         env = self.make()
         if render and registry.offers_pictures(env):
             env.close()
+            registry.draw_off_screen()
             env = self.make(render=True)
         return GymnasiumSingle(self.name, env, registry.can_render(env))
 
