@@ -128,7 +128,7 @@ class TestStream:
         assert [self.take(c, 0), self.take(c, 0)] == [1, 3]
 
     def test_take_waits_while_the_lane_is_empty(self, world: World) -> None:
-        (p0, p1), c = self.ends(world)
+        (_, p1), c = self.ends(world)
         self.push(p1, 1, 5)
         assert waits(c.take(0)) and self.take(c, 1) == 5 and waits(c.take(1))
 
