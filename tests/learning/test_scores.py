@@ -1,0 +1,75 @@
+"""Scores on known environments, over several seeds. Slow; one of each kind is part of every test run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import shoal
+
+pytestmark = pytest.mark.slow
+
+
+def train(env: str, out: Path, seed: int, **settings: Any) -> shoal.Run:
+    return shoal.train(env, seed=seed, out=out / f"run-{seed}", quiet=True, report=False, **{"eval_episodes": 0, **settings})
+
+
+@pytest.mark.ci
+def test_cartpole_is_solved_in_seconds(tmp_path: Path) -> None:
+    run = train("CartPole-v1", tmp_path, 0, algo="ppo", runtime="fused", until_return=475)
+    assert run.summary["solved_at_s"] is not None
+    assert run.evaluate(20).mean >= 450
+
+
+@pytest.mark.parametrize("algo", ["ppo", "a2c", "reinforce"])
+def test_cartpole_fused(algo: str, tmp_path: Path) -> None:
+    for seed in range(3):
+        run = train("CartPole-v1", tmp_path, seed, algo=algo, runtime="fused", until_return=475)
+        assert run.summary["solved_at_s"] is not None, (algo, seed, run.summary["return_mean"])
+        assert run.evaluate(50).mean >= 450, (algo, seed)
+
+
+@pytest.mark.timeout(900)
+def test_lunar_lander_is_solved(tmp_path: Path) -> None:
+    pytest.importorskip("envpool")
+    for seed in range(3):
+        run = train("LunarLander-v3", tmp_path, seed, algo="ppo")
+        assert run.evaluate(100).mean >= 200, seed
+
+
+def test_pendulum_swings_up(tmp_path: Path) -> None:
+    for seed in range(3):
+        run = train("Pendulum-v1", tmp_path, seed, algo="ppo", runtime="fused")
+        assert run.evaluate(30).mean > -250, seed
+
+
+@pytest.mark.timeout(900)
+def test_another_split_of_the_same_environments_learns_alike(tmp_path: Path) -> None:
+    """1 x 8 and 2 x 4 round differently; over five seeds their curves cannot be told apart."""
+    from scipy.stats import mannwhitneyu
+
+    areas: dict[int, list[float]] = {1: [], 2: []}
+    for actors, found in areas.items():
+        for seed in range(5):
+            returns: list[float] = []
+            shoal.train(
+                "CartPole-v1",
+                algo="ppo",
+                backend="gymnasium",
+                runtime="inline",
+                topology="sync",
+                actors=actors,
+                envs=8 // actors,
+                steps=40_000,
+                seed=seed,
+                eval_episodes=0,
+                callbacks=[lambda report: returns.extend(e.ret for e in report.episodes) and None],
+                out=tmp_path / f"{actors}-{seed}",
+                quiet=True,
+                report=False,
+            )
+            found.append(float(np.mean(returns)))
+    assert mannwhitneyu(areas[1], areas[2]).pvalue > 0.05, areas
