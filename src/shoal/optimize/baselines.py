@@ -1,0 +1,276 @@
+"""Other optimisers for one condition at a time, at equal numbers of evaluations.
+
+The thesis describes first-order optimisers as one loop (its Algorithm 3.1), `x_i = x_{i-1} + pi(f, {x_0 .. x_{i-1}})`, that differ
+in pi alone: `descend` is that loop, and random search, gradient descent and momentum are three `Pi`. The others are known
+libraries behind the same counter of evaluations. All search the knobs' columns as numbers from -1 to 1; a whole number is
+the nearest one, a choice the largest of its columns.
+
+Deviations from the printed formulas: we minimise, so the best is the smallest and steps go against the gradient; momentum adds
+up the gradients at all earlier points, where the print repeats the last one; a step is at most a tenth of the way from the
+middle of the box to its side, because a raw gradient of 10,000 would leave the box at once.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from scipy import optimize
+
+from shoal.core.errors import BadInput, nearest
+from shoal.core.trajectory import Array
+from shoal.optimize.axes import Real
+from shoal.optimize.problem import Problem
+
+RATE = 0.01  # gamma: of the gradient in normalised coordinates
+DECAY = 0.9  # alpha: of momentum
+LONGEST_STEP = 0.1
+GRADIENT_COST = 2  # evaluations that a traced gradient counts for: one forward, one back
+_DIFFERENCE = 1e-4
+
+
+class Result(NamedTuple):
+    """What a baseline found with its evaluations."""
+
+    point: np.ndarray  # [width]
+    value: float
+    evaluations: int
+    trace: np.ndarray  # [evaluations]: the best value so far
+
+
+class Spent(Exception):
+    """The evaluations are used up: how a library's own loop is left."""
+
+
+class Objective:
+    """f at one condition, as a function of the knobs' columns, that counts and remembers the best."""
+
+    def __init__(self, problem: Problem, condition: np.ndarray, budget: int, rng: np.random.Generator) -> None:
+        self.problem, self.condition, self.budget, self.rng = problem, condition, budget, rng
+        self.best, self.best_at = math.inf, problem.mid()
+        self.trace: list[float] = []
+        self._slope = (
+            jax.jit(jax.grad(lambda point: problem.evaluate_jax(point[None])[0])) if problem.traceable else None
+        )
+
+    @property
+    def width(self) -> int:
+        return self.problem.knob_width
+
+    def __call__(self, x: Array) -> float:
+        """f at columns [knob_width], held in the box; infinity where it failed."""
+        if len(self.trace) >= self.budget:
+            raise Spent
+        x = np.clip(np.asarray(x, np.float64), -1.0, 1.0)
+        value = float(self.problem.evaluate(self._point(x)[None])[0])
+        if value < self.best:
+            self.best, self.best_at = value, x.copy()
+        self.trace.append(self.best)
+        return value if math.isfinite(value) else math.inf
+
+    def gradient(self, x: np.ndarray) -> np.ndarray:
+        """[knob_width]: exact where f can be traced, else by differences, each an evaluation; 0 where it is not finite."""
+        if self._slope is None:
+            here = self(x)
+            steps = np.where(x + _DIFFERENCE <= 1.0, _DIFFERENCE, -_DIFFERENCE)
+            with np.errstate(invalid="ignore"):
+                slope = np.array([(self(x + step) - here) for step in np.diag(steps)]) / steps
+        else:
+            for _ in range(GRADIENT_COST):
+                self(x)
+            with jax.enable_x64(True):
+                slope = np.asarray(self._slope(self._point(x)))[: self.width]
+        return np.asarray(np.where(np.isfinite(slope), slope, 0.0))
+
+    def random(self) -> np.ndarray:
+        return np.asarray(self.problem.sample_knobs(self.rng, 1)[0])
+
+    def result(self) -> Result:
+        point = self._point(self.best_at)
+        return Result(point, self.best, len(self.trace), np.array(self.trace))
+
+    def _point(self, x: np.ndarray) -> np.ndarray:
+        return np.concatenate([x, self.condition])
+
+
+@dataclass
+class History:
+    """What pi may look at: the points so far, and their values where pi asked for them."""
+
+    points: list[np.ndarray] = field(default_factory=list)
+    gradients: list[np.ndarray] = field(default_factory=list)
+
+
+Pi = Callable[[Objective, History], np.ndarray]
+
+
+def descend(f: Objective, pi: Pi) -> None:
+    """Algorithm 3.1: from a random point, step by pi until the evaluations are spent."""
+    history = History([f.random()])
+    while True:
+        step = pi(f, history)
+        history.points.append(np.clip(history.points[-1] + step, -1.0, 1.0))
+
+
+def random_search(f: Objective, history: History) -> np.ndarray:
+    """To the best of all points so far and a random one."""
+    if not f.trace:
+        f(history.points[0])
+    f(f.random())
+    return np.asarray(f.best_at - history.points[-1])
+
+
+def gradient_descent(f: Objective, history: History) -> np.ndarray:
+    """`-gamma grad f(x_{i-1})`."""
+    return _capped(-RATE * f.gradient(history.points[-1]))
+
+
+def momentum(f: Objective, history: History) -> np.ndarray:
+    """`-gamma sum_j alpha^(i-j-1) grad f(x_j)`, j from 0 to i-1."""
+    last = history.gradients[-1] if history.gradients else np.zeros(f.width)
+    history.gradients.append(DECAY * last + f.gradient(history.points[-1]))  # the sum so far
+    return _capped(-RATE * history.gradients[-1])
+
+
+def _capped(step: np.ndarray) -> np.ndarray:
+    length = float(np.linalg.norm(step))
+    return step if length <= LONGEST_STEP else step * (LONGEST_STEP / length)
+
+
+def _nelder_mead(f: Objective) -> None:
+    while True:  # when one descent has converged, the next begins elsewhere
+        options: Any = {"maxfev": f.budget, "xatol": 1e-8, "fatol": 1e-12}
+        optimize.minimize(f, f.random(), method="Nelder-Mead", bounds=_box(f), options=options)
+
+
+def _differential_evolution(f: Objective) -> None:
+    while True:
+        optimize.differential_evolution(f, _box(f), maxiter=f.budget, rng=f.rng, polish=False)
+
+
+def _dual_annealing(f: Objective) -> None:
+    while True:
+        optimize.dual_annealing(f, _box(f), maxfun=f.budget, rng=f.rng)
+
+
+def _cma(f: Objective) -> None:
+    cma = _library("cma", "cma")
+    while True:
+        # CMA-ES adapts a covariance and is not made for one column: a second one, which f ignores, costs it little.
+        start = np.resize(f.random(), max(2, f.width))
+        options = {"bounds": [-1.0, 1.0], "seed": int(f.rng.integers(1, 2**31)), "verbose": -9, "maxfevals": f.budget}
+        search = cma.CMAEvolutionStrategy(start, 0.5, options)
+        while not search.stop():
+            asked = search.ask()
+            values = [f(x[: f.width]) for x in asked]
+            search.tell(asked, [v if math.isfinite(v) else 1e300 for v in values])
+
+
+def _nevergrad(f: Objective) -> None:
+    nevergrad = _library("nevergrad", "nevergrad")
+    space = nevergrad.p.Array(init=np.zeros(f.width), lower=-1.0, upper=1.0)
+    space.random_state.seed(int(f.rng.integers(2**31)))
+    # NGOpt, its own choice, falls on NumPy 2.4 (a metamodel) and leaves threads behind that keep the process from ending.
+    search = nevergrad.optimizers.TwoPointsDE(parametrization=space, budget=f.budget)
+    while True:
+        asked = search.ask()
+        value = f(asked.value)
+        search.tell(asked, value if math.isfinite(value) else 1e300)
+
+
+def _library(module: str, package: str) -> Any:
+    import importlib
+
+    try:
+        return importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        if error.name != module:
+            raise
+        raise BadInput(f"method {module!r} is not installed: pip install {package}") from None
+
+
+def _box(f: Objective) -> optimize.Bounds:
+    return optimize.Bounds(np.full(f.width, -1.0), np.full(f.width, 1.0))
+
+
+METHODS: dict[str, Callable[[Objective], None]] = {
+    "random_search": lambda f: descend(f, random_search),
+    "gradient_descent": lambda f: descend(f, gradient_descent),
+    "momentum": lambda f: descend(f, momentum),
+    "nelder_mead": _nelder_mead,
+    "differential_evolution": _differential_evolution,
+    "dual_annealing": _dual_annealing,
+    "cma": _cma,
+    "nevergrad": _nevergrad,
+}
+SLOPES = ("gradient_descent", "momentum")
+
+
+def optimise(method: str, problem: Problem, condition: Array, budget: int, seed: int = 0) -> Result:
+    """The best knobs for one condition [n_conditions] that `method` finds with `budget` evaluations of f.
+
+    Raises:
+        BadInput: an unknown method, one that is not installed, or gradients of a knob that has none.
+    """
+    if method not in METHODS:
+        known = f" There are: {', '.join(METHODS)}."
+        raise BadInput(f"unknown method {method!r}.{nearest(method, METHODS) or known}")
+    if budget < 1:
+        raise BadInput(f"budget={budget}: it must be at least 1 evaluation")
+    stiff = next((axis.name for axis in problem.knobs if not isinstance(axis, Real)), None)
+    if method in SLOPES and stiff is not None:
+        raise BadInput(f"method {method!r} needs real knobs, and {stiff!r} is not one")
+    given = np.asarray(condition, np.float64).reshape(-1)
+    if given.shape != (problem.n_conditions,):
+        raise BadInput(f"condition of {len(given)} values: {problem.name} has {problem.n_conditions}")
+    f = Objective(problem, given, budget, np.random.default_rng(seed))
+    try:
+        METHODS[method](f)
+    except Spent:
+        return f.result()
+    raise AssertionError(f"{method} stopped before its evaluations were spent")
+
+
+def evaluations_to_reach(result: Result, value: float) -> int | None:
+    """How many evaluations it took until the best was `value` or less; None if it never was."""
+    reached = np.flatnonzero(result.trace <= value)
+    return int(reached[0]) + 1 if len(reached) else None
+
+
+class BreakEven(NamedTuple):
+    """When a law has paid for itself, and the two lines of its picture."""
+
+    queries: float  # the first whole number of queries after which the law has cost less; infinite if never
+    at: np.ndarray  # [P] numbers of queries
+    law: np.ndarray  # [P] seconds
+    baseline: np.ndarray  # [P] seconds
+
+
+def break_even(
+    *,
+    law_evaluations: int,
+    law_seconds_per_query: float,
+    baseline_evaluations: float,
+    seconds_per_evaluation: float,
+    training_seconds: float = 0.0,
+) -> BreakEven:
+    """After how many queries a law has cost less than optimising anew for each.
+
+    Args:
+        law_evaluations: of f, that learning took.
+        law_seconds_per_query: to ask the law once.
+        baseline_evaluations: of f a query, until the baseline is as good as the law (`evaluations_to_reach`).
+        seconds_per_evaluation: what f costs.
+        training_seconds: of learning, besides evaluating f.
+    """
+    once = law_evaluations * seconds_per_evaluation + training_seconds
+    saved = baseline_evaluations * seconds_per_evaluation - law_seconds_per_query
+    queries = math.floor(once / saved) + 1.0 if saved > 0 else math.inf
+    most = 3.0 * queries if math.isfinite(queries) else 1000.0
+    at = np.unique(np.round(np.geomspace(1.0, max(10.0, most), 200)))
+    law = once + at * law_seconds_per_query
+    return BreakEven(queries, at, law, at * (baseline_evaluations * seconds_per_evaluation))
