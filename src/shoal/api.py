@@ -25,6 +25,7 @@ from shoal.launch import (
     check_same_spaces,
     evaluate,
     make_algorithm,
+    state_of,
     under,
     write_policy,
 )
@@ -106,8 +107,8 @@ class Run:
     @property
     def params_hash(self) -> str:
         """SHA-256 of the weights: equal if and only if every bit is."""
-        names = {n: a for n, a in self._loaded().arrays.items() if n.startswith("state/params/")}
-        return params_hash([names[n] for n in names])
+        state = state_of(make_algorithm(self.plan), under(self._loaded().arrays, "state/"))
+        return params_hash(state.params)
 
     def evaluate(
         self,
@@ -249,7 +250,7 @@ def _look_back(run: Run, stop: StopRequest, report: bool) -> None:
     """Evaluation and report. A request to stop leaves out what is not done yet."""
     with contextlib.suppress(KeyboardInterrupt), stop.interruptible():
         if run.plan.settings.eval_episodes:
-            evaluation = run.evaluate(run.plan.settings.eval_episodes)
+            evaluation = run.evaluate(run.plan.settings.eval_episodes, on_episode=lambda ret: _heed(stop))
             run.summary |= {
                 "eval_mean": evaluation.mean,
                 "eval_sd": evaluation.sd,
@@ -259,6 +260,12 @@ def _look_back(run: Run, stop: StopRequest, report: bool) -> None:
             run.folder.write_json(run.folder.summary_path, run.summary)
         if report:
             run.report()
+
+
+def _heed(stop: StopRequest) -> None:
+    """An interrupt that came inside of a callback from native code was lost there: the request itself still stands."""
+    if stop.requested:
+        raise KeyboardInterrupt
 
 
 def load(path: str | Path) -> Run:

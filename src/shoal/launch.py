@@ -18,7 +18,7 @@ import jax
 import msgspec
 import numpy as np
 
-from shoal.core.algorithm import Algorithm, Task
+from shoal.core.algorithm import Algorithm, LearnerState, Task
 from shoal.core.device import settle_process
 from shoal.core.errors import BadInput, EnvFault, RunFailed, ShoalError
 from shoal.core.program import Context, Episode, Fault, Report, check_fits
@@ -155,7 +155,7 @@ class Training:
         self._saved_version = self.parts.start if loaded else -1
         self.outcome = Outcome(version=self.parts.start)
         self._before = {"env_steps": 0, "seconds": 0.0}
-        self._times: dict[str, float] = {}
+        self.times: dict[str, float] = {}
         self._history: list[float] = []
         if loaded is not None:
             self._before = {name: loaded.meta[name] for name in self._before}
@@ -190,6 +190,7 @@ class Training:
             stop.on_abort(panel.close)
             try:
                 with stop.bounded(lambda: self._save(exact=False)):
+                    self.parts.initial_state()  # made once and first, so that a stop at any time has something to save
                     try:
                         self._session = runtime.start(program, lambda: stop.requested)
                     except MemoryError as error:
@@ -265,10 +266,10 @@ class Training:
         for name, value in report.metrics.items():
             if name.startswith("time/"):
                 key = name.removeprefix("time/")
-                self._times[key] = self._times.get(key, 0.0) + value
+                self.times[key] = self.times.get(key, 0.0) + value
         if outcome.return_mean is not None:
             self._history.append(outcome.return_mean)
-        self._panel.update(outcome.env_steps, outcome.wall_s, outcome.return_mean, self._history, self._times)
+        self._panel.update(outcome.env_steps, outcome.wall_s, outcome.return_mean, self._history, self.times)
 
     def _fault(self, fault: Fault) -> None:
         outcome, most = self.outcome, self.plan.settings.max_faults
@@ -355,12 +356,18 @@ def evaluate(
         ) from error
 
 
-def actor_of(algorithm: Algorithm, arrays: Mapping[str, np.ndarray], seed: int = 0) -> Any:
-    """The acting part of a saved learner state."""
+def state_of(algorithm: Algorithm, arrays: Mapping[str, np.ndarray]) -> LearnerState:
+    """A saved learner state, its leaves in the order that the algorithm gives them."""
     settle_process()
-    shape = jax.eval_shape(lambda: algorithm.init(jax.random.key(seed)))
+    shape = jax.eval_shape(lambda: algorithm.init(jax.random.key(0)))
     zeros = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), shape)
-    return algorithm.actor_state(restore_leaves(zeros, arrays))
+    state: LearnerState = restore_leaves(zeros, arrays)
+    return state
+
+
+def actor_of(algorithm: Algorithm, arrays: Mapping[str, np.ndarray]) -> Any:
+    """The acting part of a saved learner state."""
+    return algorithm.actor_state(state_of(algorithm, arrays))
 
 
 def write_policy(path: Path, plan: Plan, state: Any, algorithm: Algorithm) -> None:

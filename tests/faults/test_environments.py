@@ -94,6 +94,7 @@ def test_what_is_not_a_number_is_dropped_and_counted(tmp_path: Path, kind: str, 
         assert set(episodes(run)) == {(LENGTH, LENGTH)}
 
 
+@pytest.mark.slow
 def test_too_much_that_is_not_a_number_ends_the_run(tmp_path: Path) -> None:
     words = ("--runtime", "inline", "--steps", LONG, "--max-faults", "3")
     with train(tmp_path, *words, fault_kind="nan", fault_times=1000, fault_at=200) as run:
@@ -120,6 +121,23 @@ def test_a_killed_actor_is_replaced_and_nothing_is_counted_twice(tmp_path: Path)
         # An unroll that was seen twice, or in part, would be an episode of another length.
         assert set(episodes(run)) == {(LENGTH, LENGTH)}
         assert max(row["lag/max"] for row in run.metrics() if "lag/max" in row) <= 1
+
+
+@pytest.mark.slow
+def test_throughput_recovers_from_a_killed_actor(tmp_path: Path) -> None:
+    with train(tmp_path, "--runtime", "processes", "--steps", LONG, step_seconds=0.002) as run:
+        run.training(20 * STEPS_A_UPDATE)
+        usual = speed(run)
+        os.kill(min(run.workers()), signal.SIGKILL)
+        time.sleep(10)  # the successor imports and compiles meanwhile
+        assert speed(run) > 0.8 * usual
+
+
+def speed(run: Train) -> float:
+    """Steps a second over the next few."""
+    before, began = run.steps(), time.monotonic()
+    run.training(before + 40 * STEPS_A_UPDATE)
+    return (run.steps() - before) / (time.monotonic() - began)
 
 
 @pytest.mark.parametrize(

@@ -23,6 +23,7 @@ def running(run: Train) -> set[int]:
     return tree
 
 
+@pytest.mark.slow
 def test_the_parent_is_killed(tmp_path: Path) -> None:
     with train(tmp_path, "--runtime", "processes", "--steps", LONG) as run:
         tree = running(run)
@@ -54,7 +55,9 @@ def test_the_group_is_killed_and_resume_goes_on(tmp_path: Path) -> None:
         assert again.json["env_steps"] == -(-steps // 64) * 64
 
 
-@pytest.mark.parametrize("words", [("--steps", "640"), ("--steps", LONG, "--max-faults", "0")])
+@pytest.mark.parametrize(
+    "words", [pytest.param(("--steps", "640"), marks=pytest.mark.slow), ("--steps", LONG, "--max-faults", "0")]
+)
 def test_the_end_of_a_run(tmp_path: Path, words: tuple[str, ...]) -> None:
     with train(tmp_path, "--runtime", "processes", *words, fault_kind="raise", fault_at=2000, fault_times=9) as run:
         tree = running(run)

@@ -74,6 +74,7 @@ def test_a_write_that_fails_costs_no_training(tmp_path: Path) -> None:
         assert [row["step"] for row in run.metrics()] == sorted(row["step"] for row in run.metrics())
 
 
+@pytest.mark.slow
 def test_a_disk_that_stays_full_is_a_failure_at_the_end(tmp_path: Path) -> None:
     with train(tmp_path, "--runtime", "inline", "--steps", LONG, step_seconds=0.001) as run:
         run.until(run.checkpoints)

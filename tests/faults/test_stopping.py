@@ -61,7 +61,7 @@ def test_twice_is_the_end_at_once(tmp_path: Path) -> None:
         run.signal(signal.SIGINT)
         run.signal(signal.SIGTERM)
         asked = time.monotonic()
-        assert run.end(5) in (0, 128 + signal.SIGTERM) and gone(tree, 2)
+        assert run.end(5) in (128 + signal.SIGINT, 128 + signal.SIGTERM) and gone(tree, 2)
         assert time.monotonic() - asked < 2 and "Traceback" not in run.stderr
 
 
@@ -83,7 +83,7 @@ def test_in_the_middle_of_compilation(tmp_path: Path, twice: bool) -> None:
     assert resume(tmp_path, 640) == 640
 
 
-@pytest.mark.parametrize("after", [0.05, 0.5, 1.2])
+@pytest.mark.parametrize("after", [0.05, 0.5])
 def test_before_there_is_anything_to_save(tmp_path: Path, after: float) -> None:
     with train(tmp_path, "--runtime", "inline", "--steps", LONG) as run:
         # Python itself needs a moment until any handler can be set: wait until it has started on our code.
@@ -98,7 +98,7 @@ def maps(run: Train) -> str:
     return Path(f"/proc/{run.process.pid}/maps").read_text()
 
 
-@pytest.mark.parametrize("runtime", ["inline", "threads", "processes"])
+@pytest.mark.parametrize("runtime", ["inline", pytest.param("threads", marks=pytest.mark.slow), "processes"])
 def test_while_an_environment_hangs(tmp_path: Path, runtime: str) -> None:
     words = ("--runtime", runtime, "--steps", LONG, "--json")
     with train(tmp_path, *words, fault_kind="hang", fault_at=200) as run:

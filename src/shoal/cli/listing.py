@@ -19,7 +19,7 @@ def describe(config: Any, prefix: str) -> str:
         head = f"  --{prefix}{field.name.replace('_', '-')}" + ("" if default is None else f" ({shown})")
         body = textwrap.wrap(helps.get(field.name, ""), 90, initial_indent=" " * 6, subsequent_indent=" " * 6)
         lines += [head, *body]
-    return "\n".join(lines) + "\n" if lines else "  none\n"
+    return "\n".join(lines) + "\n" if lines else "  nothing to set\n"
 
 
 def show(registry: Mapping[str, Any], prefix: str) -> str:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import os
 import sys
 import time
+import traceback
 from pathlib import Path
+from typing import NoReturn
 
 STARTED = time.monotonic()
 
@@ -36,8 +39,29 @@ Start with:  shoal train LunarLander-v3 --until-return 200
 
 
 def main(words: list[str] | None = None) -> None:
-    """The entry of the `shoal` command. Exit codes: 0 done or stopped on request, 2 bad input, 1 failure."""
-    words = sys.argv[1:] if words is None else words
+    """The entry of the `shoal` command. Exit codes: 0 done or stopped on request, 2 bad input, 1 failure.
+
+    With `words` it raises SystemExit; without, it takes the process's own and ends the process.
+    """
+    if words is not None:
+        _run(words)
+    code = 1
+    try:
+        _run(sys.argv[1:])
+    except SystemExit as end:
+        code = int(end.code or 0)
+    except BaseException:
+        traceback.print_exc()
+    # Not by way of the interpreter's own ending: native threads that still compile or step have crashed and hung in it.
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except OSError:  # whoever read it is gone
+            code = code or 1
+    os._exit(code)
+
+
+def _run(words: list[str]) -> NoReturn:
     if not words or words[0] in ("-h", "--help", "help"):
         print(HELP, end="")
         raise SystemExit(0)
@@ -72,8 +96,6 @@ def started_at() -> float:
     try:
         fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
         ticks = int(fields[19])  # since boot; field 22 of proc(5), and the name in brackets was cut off
-        import os
-
         since_boot = ticks / os.sysconf("SC_CLK_TCK")
         return time.monotonic() - (time.clock_gettime(time.CLOCK_BOOTTIME) - since_boot)
     except (OSError, AttributeError, ValueError, IndexError):  # not Linux

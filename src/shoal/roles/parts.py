@@ -79,6 +79,10 @@ class Parts:
 
     def initial_state(self) -> LearnerState:
         """The learner's state at `start`: fresh, or with the leaves that `state` names put in their places."""
+        return self._initial_state
+
+    @cached_property
+    def _initial_state(self) -> LearnerState:
         state: LearnerState = jax.jit(self._init)()
         return LearnerState(*restore_leaves(state, self.state)) if self.state else state
 

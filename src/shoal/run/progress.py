@@ -82,6 +82,8 @@ class Panel:
             # No refresh thread: drawing happens in `update`, so it never competes with the learner.
             self._live = Live(console=Console(file=self._stream), auto_refresh=False, redirect_stdout=False)
             self._live.start()
+            # The first update may be seconds away: environments are made and code is compiled.
+            self._live.update(self._render(0, 0.0, None, (), {}, ("starting",)), refresh=True)
 
     def __enter__(self) -> Self:
         return self

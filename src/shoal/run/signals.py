@@ -15,8 +15,8 @@ from typing import Any, Self
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _NOTE = b"stopping after this update: checkpointing (again to exit now)\n"
 _SKIP = b"stopping: what was learnt is saved, the rest is left out (again to exit now)\n"
-PATIENCE = 5.0  # seconds after the first signal until a loop that has not ended is interrupted where it stands
-LAST_RESORT = 2.0  # seconds after that until the process leaves without it
+PATIENCE = 4.0  # seconds after the first signal until a loop that has not ended is interrupted where it stands
+LAST_RESORT = 1.5  # seconds after that until the process leaves without it
 _NUDGE = signal.SIGUSR2  # what the listener sends to its own process, to interrupt
 
 

@@ -24,7 +24,7 @@ from shoal.runtimes.memory import plain_ports, private_arena
 from shoal.runtimes.session import START_TIMEOUT, Event, Stopped, drive
 
 PAUSE = 0.2  # seconds between two looks at the other roles while waiting
-JOIN = 3.0  # seconds that closing waits for threads, each of which ends after its step; one that hangs is left behind
+JOIN = 2.0  # seconds that closing waits for threads, each of which ends after its step; one that hangs is left behind
 
 
 @dataclass(frozen=True, kw_only=True)
