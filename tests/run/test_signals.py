@@ -12,6 +12,7 @@ import pytest
 
 from shoal.run.signals import StopRequest
 
+IGNORE = "import signal\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\n"
 LOOP = """
 import sys, time
 sys.path[:] = %r
@@ -32,11 +33,10 @@ print("saved")
 
 def start(*args: str, ignore: bool = False) -> subprocess.Popen[str]:
     child = subprocess.Popen(
-        [sys.executable, "-c", LOOP % sys.path, *args],
+        [sys.executable, "-c", (IGNORE if ignore else "") + LOOP % sys.path, *args],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        preexec_fn=(lambda: signal.signal(signal.SIGINT, signal.SIG_IGN)) if ignore else None,
     )
     assert child.stdout is not None and child.stdout.readline() == "ready\n"
     return child
