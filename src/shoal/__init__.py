@@ -11,9 +11,10 @@ if TYPE_CHECKING:
     from shoal.api import Run as Run
     from shoal.api import load as load
     from shoal.api import train as train
+    from shoal.optimize import learn_to_optimize as learn_to_optimize
 
 __version__ = "0.1.0"
-__all__ = ["Run", "__version__", "load", "train"]
+__all__ = ["Run", "__version__", "learn_to_optimize", "load", "optimize", "train"]
 
 
 def __getattr__(name: str) -> Any:
@@ -21,4 +22,12 @@ def __getattr__(name: str) -> Any:
         from shoal import api
 
         return getattr(api, name)
+    if name == "learn_to_optimize":
+        from shoal.optimize import learn_to_optimize
+
+        return learn_to_optimize
+    if name == "optimize":
+        import importlib
+
+        return importlib.import_module("shoal.optimize")
     raise AttributeError(f"module 'shoal' has no attribute {name!r}")

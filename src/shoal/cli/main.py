@@ -18,6 +18,7 @@ COMMANDS = {
     "eval": "judge a run's policy on fresh episodes: shoal eval runs/… --episodes 500",
     "play": "watch a run's policy: shoal play runs/… --video out.mp4",
     "report": "write a run's report.html",
+    "optimize": "learn a tuning law, conditions in, minimiser out: shoal optimize ackley --shift 0.3",
     "envs": "list environments: shoal envs [PATTERN]",
     "doctor": "examine an environment for mistakes: shoal doctor mypkg.envs:MyEnv",
     "algos": "list algorithms and their settings",

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 import warnings
-from typing import Any, cast, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import cloudpickle
 import gymnasium

@@ -7,3 +7,11 @@ evaluations) and `pictures` (arrays for the figures). May import: `launch` and e
 `functions.FUNCTIONS`, a baseline by a line in `baselines.METHODS`. Looking for the figures themselves?
 `observe.landscape`. For algorithms? `algos`.
 """
+
+from __future__ import annotations
+
+from shoal.optimize.law import Law, load
+from shoal.optimize.learn import learn, learn_to_optimize
+from shoal.optimize.problem import Problem
+
+__all__ = ["Law", "Problem", "learn", "learn_to_optimize", "load"]

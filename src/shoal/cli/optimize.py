@@ -1,0 +1,138 @@
+"""`shoal optimize`: learn a tuning law, from conditions to the minimiser of a function."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from shoal.cli.flags import Words, one_positional, split, whole_number
+from shoal.cli.main import started_at
+from shoal.core.errors import BadInput
+
+SWITCHES = ("quiet", "json", "help")
+OPTIONS = (
+    "dims", "free", "shift", "algo", "sampler", "drivers", "steps", "episodes", "time-steps", "runtime", "seed", "out", "config",
+)  # fmt: skip
+
+USAGE = """usage: shoal optimize FUNCTION [--dims N] [--free K] [--shift S] [--sampler NAME] [--drivers D] [--steps N] ...
+
+Learns a law: conditions in, minimiser out. FUNCTION is a known one (sphere, ackley, rosenbrock, rastrigin, griewank, levy,
+schwefel, styblinski_tang, branin, himmelblau) or your own, module:function, with its knobs and conditions in --config problem.toml:
+
+    [knobs]
+    bias = [0.1, 5.0]                     # a real number between two bounds
+    mode = { choice = ["a", "b", "c"] }   # one of some values
+    taps = { range = [1, 9] }             # a whole number, the end left out
+    [conditions]
+    temp = [-40, 125]
+
+  --dims N            dimensions of a known function (2)
+  --free K            how many coordinates the law chooses, the first K; the rest are conditions (1)
+  --shift S           moves the minimum by S in normalised knob coordinates (0)
+  --algo NAME         reinforce or ppo (reinforce)
+  --sampler NAME      random, latin_hypercube, latin_scipy, uncertainty, grid, heterogeneous (random)
+  --drivers D         who collect episodes (1)
+  --steps N           updates (5000)
+  --episodes E        of each update, shared among the drivers (30)
+  --time-steps T      of each episode (2)
+  --runtime NAME      fused where f can be traced by JAX, else processes; or inline, threads
+  --seed S            (0)
+  --out FOLDER        the run folder; the law is law.safetensors in it
+  --algo.FIELD, --net.FIELD, --runtime.FIELD   as in shoal train
+  --quiet, --json     no progress; one JSON object as the last line of standard output
+"""
+
+
+def run(words: list[str]) -> int:
+    parsed = split(words, SWITCHES)
+    if "help" in parsed.switches:
+        print(USAGE, end="")
+        return 0
+    settings = {name.replace("-", "_"): value for name, value in parsed.options.items() if "." in name}
+    plain = Words(parsed.positional, {n: v for n, v in parsed.options.items() if "." not in n}, parsed.switches)
+    for name in plain.options:
+        if name not in OPTIONS:
+            from shoal.core.errors import nearest
+
+            raise BadInput(f"unknown option --{name}.{nearest(name, OPTIONS)}")
+    problem = _problem(one_positional(plain, "function"), plain)
+    from shoal.optimize.learn import learn
+
+    quiet = "quiet" in parsed.switches
+    learnt = learn(
+        problem,
+        algo=plain.options.get("algo", "reinforce"),
+        sampler=plain.options.get("sampler", "random").replace("-", "_"),
+        drivers=whole_number(plain, "drivers", 1),
+        steps=whole_number(plain, "steps", 5000),
+        episodes=whole_number(plain, "episodes", 30),
+        time_steps=whole_number(plain, "time-steps", 2),
+        runtime=plain.options.get("runtime"),
+        seed=whole_number(plain, "seed", 0, least=0),
+        out=plain.options.get("out"),
+        quiet=quiet,
+        started_at=started_at(),
+        settings=settings,
+    )
+    if not quiet:
+        _tell(learnt.summary)
+    if "json" in parsed.switches:
+        print(msgspec.json.encode(learnt.summary).decode(), flush=True)
+    return 0
+
+
+def _problem(name: str, words: Words) -> Any:
+    from shoal.optimize import functions
+    from shoal.optimize.problem import Problem
+
+    if ":" not in name:
+        if "config" in words.options:
+            raise BadInput("--config describes the knobs of an own function, module:function")
+        shift = words.options.get("shift", "0")
+        try:
+            moved = float(shift)
+        except ValueError:
+            raise BadInput(f"--shift is {shift!r}: expected a number") from None
+        return functions.make(name, whole_number(words, "dims", 2), whole_number(words, "free", 1, least=0), moved)
+    from shoal.envs.registry import import_object
+    from shoal.experiment import read_file
+
+    if "config" not in words.options:
+        raise BadInput(f"{name}: an own function needs --config problem.toml with its knobs and conditions")
+    for flag in ("dims", "free", "shift"):
+        if flag in words.options:
+            raise BadInput(f"--{flag} is for known functions; {name}'s knobs are in its --config")
+    told = read_file(words.options["config"])
+    unknown = sorted(set(told) - {"knobs", "conditions", "kind", "noisy", "robust", "name"})
+    if unknown:
+        raise BadInput(f"config {words.options['config']!r}: unknown entry {unknown[0]!r}")
+    try:
+        f = import_object(name)
+    except (ImportError, AttributeError) as error:
+        raise BadInput(f"cannot import {name!r}: {error}") from None
+    knobs = {knob: _knob(knob, written) for knob, written in told.get("knobs", {}).items()}
+    conditions = {c: tuple(bounds) for c, bounds in told.get("conditions", {}).items()}
+    rest = {k: told[k] for k in ("kind", "noisy", "robust", "name") if k in told}
+    return Problem(f, knobs=knobs, conditions=conditions, **rest)
+
+
+def _knob(name: str, written: Any) -> Any:
+    if isinstance(written, Mapping):
+        if set(written) == {"choice"}:
+            return list(written["choice"])
+        if set(written) == {"range"} and all(isinstance(n, int) for n in written["range"]):
+            return range(*written["range"])
+        raise BadInput(f"knob {name!r}: a table has either choice = [...] or range = [first, end]")
+    return tuple(written) if isinstance(written, list) else written
+
+
+def _tell(summary: Mapping[str, Any]) -> None:
+    s = summary
+    speed = f"{s['evaluations']:,} evaluations in {s['wall_s']:.1f} s ({s['steps_per_s']:,.0f} steps/s)"
+    print(f"{s['function']}: {s['steps']:,} updates of {s['episodes']} episodes, {speed}", file=sys.stderr)
+    ends = f"first 1,000 steps {s['first_mse_mean']:.4g}, last 1,000 {s['last_mse_mean']:.4g}, best {s['best_mse']:.4g}"
+    print(f"MSE over the conditions: {ends}", file=sys.stderr)
+    print(f"law: {s['run']}/law.safetensors", file=sys.stderr)
