@@ -82,7 +82,7 @@ def _search(problem: Problem, conditions: np.ndarray, how: tuple[str, int, int])
     method, samples, seed = how
     rng = np.random.default_rng(seed)
     if method == "monte_carlo":
-        found = _best_of(problem, problem.sample_knobs(rng, samples), conditions)
+        found = _best_of(problem, problem.sample_knobs(rng, samples), conditions, 1)
     else:
         found = _refine(problem, conditions, samples, rng)
     if np.isnan(found.values).all():
@@ -95,10 +95,14 @@ def _refine(problem: Problem, conditions: np.ndarray, samples: int, rng: np.rand
     free = _real_columns(problem)
     found = None
     for knobs in _starts(problem, samples, rng):
-        part = _best_of(problem, knobs, conditions)
-        found = part if found is None else _better(found, part)
+        # Several, because the best of the samples need not lie in the best valley.
+        ranked = _best_of(problem, knobs, conditions, max(1, samples // 64) if free.any() else 1)  # [C * K]
         if free.any():
-            found = _better(found, _zoom(problem, part, free, max(4, min(16, samples // 16)), rng))
+            ranked = _zoom(problem, ranked, free, max(4, min(16, samples // 16)), rng)
+        part = _lowest(
+            ranked.points.reshape(len(conditions), -1, problem.width), ranked.values.reshape(len(conditions), -1)
+        )
+        found = part if found is None else _better(found, part)
     assert found is not None
     if not free.all():
         found = _sweep(problem, _sweep(problem, found))
@@ -131,14 +135,17 @@ def _knobs(problem: Problem, blank: np.ndarray, spread: np.ndarray, picks: np.nd
     return np.asarray(points[:, : problem.knob_width])
 
 
-def _best_of(problem: Problem, knobs: np.ndarray, conditions: np.ndarray) -> Optimum:
-    """The best of S knobs for each of C conditions."""
+def _best_of(problem: Problem, knobs: np.ndarray, conditions: np.ndarray, most: int) -> Optimum:
+    """The `most` best of S knobs for each of C conditions: [C * most], condition by condition."""
     at_once = max(1, _ROWS // len(knobs))
-    parts = []
+    points, values = [], []
     for some in np.array_split(conditions, math.ceil(len(conditions) / at_once)):
-        points = problem.join(knobs[None], some[:, None])  # [c, S, width]
-        parts.append(_lowest(points, _values(problem, points)))
-    return Optimum(np.concatenate([p.points for p in parts]), np.concatenate([p.values for p in parts]))
+        tried = problem.join(knobs[None], some[:, None])  # [c, S, width]
+        got = _values(problem, tried)
+        order = np.argsort(got, 1)[:, :most]  # NaN comes last
+        points.append(np.take_along_axis(tried, order[..., None], 1))
+        values.append(np.take_along_axis(got, order, 1))
+    return Optimum(np.concatenate(points).reshape(-1, problem.width), np.concatenate(values).reshape(-1))
 
 
 def _zoom(problem: Problem, start: Optimum, free: np.ndarray, around: int, rng: np.random.Generator) -> Optimum:
