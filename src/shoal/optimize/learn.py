@@ -28,14 +28,12 @@ SCORE_EVERY = 10  # training steps between two scores, as the thesis has it
 DEFAULTS: dict[str, dict[str, Any]] = {
     "reinforce": {
         "gamma": 0.0,
-        "learning_rate": 3e-3,
         "final_rate": 0.01,
         "max_grad_norm": 0.5,
         "normalise_reward": True,
     },
     "ppo": {
         "gamma": 0.0,
-        "learning_rate": 3e-3,
         "final_rate": 0.01,
         "epochs": 4,
         "batch_size": 64,
@@ -90,7 +88,7 @@ def learn(
         raise BadInput(f"episodes is {episodes}: it must be a multiple of the {actors} drivers, which share them")
     source = ProblemSource(problem, time_steps, sampler, drivers)
     base: dict[str, Any] = {
-        "algo": {"name": algo, **DEFAULTS[algo], "unroll": time_steps},
+        "algo": {"name": algo, **DEFAULTS[algo], "learning_rate": _rate(steps), "unroll": time_steps},
         "net": NET,
         "runtime": chosen,
         "topology": "sequential" if chosen == "fused" else "sync",
@@ -151,6 +149,11 @@ def learn(
     }
     folder.write_json(folder.summary_path, learnt.summary)
     return learnt
+
+
+def _rate(steps: int) -> float:
+    """A longer run takes smaller steps: it can afford to look longer before it settles on one of several valleys."""
+    return min(3e-3, 15.0 / steps)
 
 
 class Scorer:
