@@ -129,8 +129,9 @@ def test_throughput_recovers_from_a_killed_actor(tmp_path: Path) -> None:
         run.training(20 * STEPS_A_UPDATE)
         usual = speed(run)
         os.kill(min(run.workers()), signal.SIGKILL)
-        time.sleep(10)  # the successor imports and compiles meanwhile
-        assert speed(run) > 0.8 * usual
+        limit = time.monotonic() + 30
+        while (now := speed(run)) < 0.9 * usual:
+            assert time.monotonic() < limit, f"{now:.0f} steps/s, {usual:.0f} before"
 
 
 def speed(run: Train) -> float:
