@@ -10,7 +10,7 @@ import math
 import textwrap
 import typing
 from collections.abc import Mapping
-from functools import cache
+from functools import cache, partial
 from typing import Annotated, Any, TypeVar
 
 import msgspec
@@ -77,9 +77,10 @@ def build(config: type[C], values: Mapping[str, Any], prefix: str = "") -> C:
     loose = {name.replace("-", "_"): value for name, value in values.items()}
     for name in loose:
         if name not in names:
-            flags = [_flag(prefix, known) for known in names]
-            known = f" There are: {', '.join(flags)}." if flags else " There is nothing to set."
-            raise BadInput(f"unknown setting {_flag(prefix, name)}.{nearest(_flag(prefix, name), flags) or known}")
+            show = partial(_flag, prefix)
+            known = f" There are: {', '.join(map(show, names))}." if names else " There is nothing to set."
+            # The bare names are compared: a common prefix would make everything look alike.
+            raise BadInput(f"unknown setting {show(name)}.{nearest(name, names, show=show) or known}")
     typed: dict[str, Any] = {}
     for name, value in loose.items():
         kind = _hints(typing.cast(Any, config))[name]

@@ -1,7 +1,7 @@
 """What can go wrong, sorted by whose turn it is: the user's (`BadInput`, exit code 2) or the run's (`RunFailed`, 1)."""
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 
 class ShoalError(Exception):
@@ -28,7 +28,7 @@ class EnvFault(ShoalError):
     """An environment raised, hung or returned what is not a number."""
 
 
-def nearest(name: str, valid: Iterable[str], most: int = 3) -> str:
-    """` Did you mean 'a' or 'b'?` for the closest valid names, or an empty string."""
+def nearest(name: str, valid: Iterable[str], most: int = 3, show: Callable[[str], str] = str) -> str:
+    """` Did you mean 'a' or 'b'?` for the closest valid names, each as `show` writes it, or an empty string."""
     close = difflib.get_close_matches(name, list(valid), n=most, cutoff=0.5)
-    return f" Did you mean {' or '.join(repr(c) for c in close)}?" if close else ""
+    return f" Did you mean {' or '.join(repr(show(c)) for c in close)}?" if close else ""
