@@ -10,7 +10,7 @@ from typing import Any, final
 
 from shoal.algos.on_policy import Batch, OnPolicy, OnPolicyConfig, never, rmsprop
 from shoal.core.algorithm import LearnerState, Optimiser, Params
-from shoal.core.config import Fraction, PositiveFloat
+from shoal.core.config import Fraction, Positive, PositiveFloat
 from shoal.core.trajectory import Array
 from shoal.ops import losses
 
@@ -21,7 +21,7 @@ class A2CConfig(OnPolicyConfig):
 
     learning_rate: PositiveFloat = 1e-3
     """step size at the start"""
-    unroll: int = 16
+    unroll: Positive = 16
     """steps that each environment makes between two updates"""
     normalise_advantage: bool = False
     """standardise advantages over the batch"""

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 
 from shoal.algos.on_policy import Batch, OnPolicy, OnPolicyConfig, adam, never
 from shoal.core.algorithm import LearnerState, Optimiser, Params
-from shoal.core.config import NonNegativeFloat, Positive, PositiveFloat
+from shoal.core.config import NonNegative, NonNegativeFloat, Positive, PositiveFloat
 from shoal.core.trajectory import Array
 from shoal.ops import losses, schedules
 
@@ -23,7 +23,7 @@ from shoal.ops import losses, schedules
 class PPOConfig(OnPolicyConfig):
     """Proximal policy optimisation."""
 
-    batch_size: int = 256
+    batch_size: NonNegative = 256
     """samples a gradient, at most: the batch is cut into even minibatches no larger than this; 0 is the whole batch"""
     epochs: Positive = 4
     """passes over each batch"""
