@@ -1,0 +1,133 @@
+"""What the on-policy algorithms share, and what only PPO has."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from shoal.algos import ALGOS
+from shoal.algos.on_policy import even_split
+from shoal.algos.ppo import PPO, PPOConfig
+from shoal.core.algorithm import Task
+from shoal.core.config import build
+from shoal.core.errors import BadInput
+from shoal.core.keys import key_data
+from shoal.core.spec import ActionSpec, Categorical, EnvSpec, ObsSpec
+from shoal.core.trajectory import Trajectory
+from shoal.nets.actor_critic import ActorCritic, NetConfig
+from shoal.roles.compiled import compiled
+
+T, B = 8, 4
+SPEC = EnvSpec("test", ObsSpec((3,)), ActionSpec((Categorical((2,)),), scalar=True))
+
+
+def ppo(cell: str = "none", **settings: Any) -> PPO:
+    net = ActorCritic(NetConfig(hidden=(8,), cell=cell, cell_size=4), SPEC)  # type: ignore[arg-type]
+    return PPO(PPOConfig(**{"unroll": T, "learning_rate": 0.05, **settings}), Task(spec=SPEC, envs=B), net)
+
+
+@cache
+def trajectory() -> Trajectory:
+    """Action 1 pays, action 0 does not; episodes of one step."""
+    rng = np.random.default_rng(0)
+    action = rng.integers(2, size=(T, B)).astype(np.int32)
+    none = np.zeros((T, B), bool)
+    obs = rng.normal(size=(T + 1, B, 3)).astype(np.float32)
+    reward, ones = action.astype(np.float32), np.ones((T, B), np.float32)
+    first = np.ones((T + 1, B), bool)
+    return Trajectory(obs, action, reward, 0 * ones, ~none, ~none, first, {}, {}, np.zeros((T, B), np.int32))
+
+
+def learn(algorithm: PPO, updates: int = 1, progress: float = 0.0) -> tuple[Any, dict[str, float]]:
+    state = jax.jit(algorithm.init)(jax.random.key(0))
+    metrics: dict[str, Any] = {}
+    for i in range(updates):
+        acted = algorithm.actor_state(state)
+        args = (state, acted, [trajectory()], key_data(i), np.float32(progress))
+        state, _, metrics = compiled(algorithm).update(*args)
+    return state, {name: float(value) for name, value in metrics.items()}
+
+
+@pytest.mark.parametrize(
+    ("samples", "at_most", "parts"),
+    [(64, 0, 1), (64, 64, 1), (64, 100, 1), (64, 32, 2), (64, 31, 4), (60, 16, 4), (60, 7, 10), (7, 2, 7), (64, 1, 64)],
+)
+def test_a_batch_is_cut_evenly(samples: int, at_most: int, parts: int) -> None:
+    assert even_split(samples, at_most) == parts
+    assert samples % parts == 0 and (at_most == 0 or samples // parts <= max(at_most, 1))
+
+
+def test_recurrent_minibatches_are_whole_columns() -> None:
+    assert ppo("gru", batch_size=16).minibatches == (4, 2, True)
+    assert ppo("gru", batch_size=1).minibatches == (4, B, True)
+    assert ppo("gru", batch_size=0).minibatches == (4, 1, True)
+    assert ppo(batch_size=16).minibatches == (4, 2, False)
+
+
+def test_learning_prefers_what_pays() -> None:
+    """The direction of the gradient: the paying action becomes likelier nearly everywhere."""
+    algorithm = ppo(batch_size=0, epochs=1)
+    state, _ = learn(algorithm, updates=10)
+    obs, first = jnp.asarray(trajectory().obs[:-1]), jnp.asarray(trajectory().first[:-1])
+    logits = algorithm.net.forward(state.params, obs, {}, first)[0]
+    assert float((logits[..., 1] > logits[..., 0]).mean()) > 0.85
+
+
+def test_the_kl_stop_stops() -> None:
+    free, held = learn(ppo(batch_size=8)), learn(ppo(batch_size=8, target_kl=1e-4))
+    assert int(free[0].step) == 16
+    assert 1 <= int(held[0].step) < 6, "the first minibatches are applied, those after the limit are not"
+    assert held[1]["kl"] < free[1]["kl"]
+    assert int(learn(ppo(batch_size=8, target_kl=1e9))[0].step) == 16
+
+
+def test_the_clip_holds_the_policy_near_the_one_that_acted() -> None:
+    wide, narrow = learn(ppo(batch_size=0, epochs=10, clip=10.0)), learn(ppo(batch_size=0, epochs=10, clip=0.02))
+    assert narrow[1]["kl"] < 0.2 * wide[1]["kl"] and narrow[1]["clipped"] > 0 == wide[1]["clipped"]
+
+
+def test_the_clip_falls_with_the_budget() -> None:
+    algorithm = ppo(batch_size=0, clip=0.5, anneal_clip=True, final_rate=0.0)
+    state = jax.jit(algorithm.init)(jax.random.key(0))
+    _, batch = algorithm.prepare(state, algorithm.actor_state(state), trajectory(), jax.random.key(0))
+    # As if every action had become 1.2 times as likely since.
+    moved = batch._replace(rows=batch.rows._replace(log_mu=batch.rows.log_mu - jnp.log(1.2)))
+
+    def clipped(progress: float) -> float:
+        now = state._replace(progress=jnp.float32(progress))
+        return float(algorithm.gradients(now, moved, jax.random.key(0))[1].metrics["clipped"])
+
+    assert clipped(0.0) == 0 and clipped(0.9) == 1
+
+
+def test_a_clipped_value_moves_less() -> None:
+    def value_moved(**settings: Any) -> float:
+        algorithm = ppo(batch_size=0, epochs=10, **settings)
+        before, after = jax.jit(algorithm.init)(jax.random.key(0)), learn(algorithm)[0]
+        obs, first = jnp.asarray(trajectory().obs), jnp.asarray(trajectory().first)
+        values = [algorithm.net.value(state.params, obs, {}, first) for state in (before, after)]
+        return float(jnp.abs(values[1] - values[0]).mean())
+
+    assert value_moved(value_clip=0.01) < 0.5 * value_moved()
+
+
+@pytest.mark.parametrize("name", ALGOS)
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("unroll", 0), ("batch_size", -1), ("gamma", 1.5), ("learning_rate", 0), ("entropy", -1), ("max_grad_norm", 0)],
+)
+def test_no_algorithm_takes_settings_without_sense(name: str, field: str, value: float) -> None:
+    flag = f"--algo.{field.replace('_', '-')} is {value}"
+    with pytest.raises(BadInput, match=flag):
+        build(ALGOS[name].Config, {field: value}, "algo.")
+
+
+@pytest.mark.parametrize("name", ALGOS)
+def test_every_algorithm_has_the_shared_fields(name: str) -> None:
+    for field in ("learning_rate", "gamma", "unroll", "batch_size", "entropy"):
+        assert hasattr(ALGOS[name].Config(), field)
