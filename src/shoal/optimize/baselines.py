@@ -31,6 +31,7 @@ DECAY = 0.9  # alpha: of momentum
 LONGEST_STEP = 0.1
 GRADIENT_COST = 2  # evaluations that a traced gradient counts for: one forward, one back
 _DIFFERENCE = 1e-4
+_FAILED = 1e20  # what a failure is to libraries that cannot take infinity
 
 
 class Result(NamedTuple):
@@ -167,7 +168,7 @@ def _cma(f: Objective) -> None:
         while not search.stop():
             asked = search.ask()
             values = [f(x[: f.width]) for x in asked]
-            search.tell(asked, [v if math.isfinite(v) else 1e300 for v in values])
+            search.tell(asked, [min(v, _FAILED) for v in values])
 
 
 def _nevergrad(f: Objective) -> None:
@@ -178,8 +179,7 @@ def _nevergrad(f: Objective) -> None:
     search = nevergrad.optimizers.TwoPointsDE(parametrization=space, budget=f.budget)
     while True:
         asked = search.ask()
-        value = f(asked.value)
-        search.tell(asked, value if math.isfinite(value) else 1e300)
+        search.tell(asked, min(f(asked.value), _FAILED))
 
 
 def _library(module: str, package: str) -> Any:
@@ -229,7 +229,8 @@ def optimise(method: str, problem: Problem, condition: Array, budget: int, seed:
         raise BadInput(f"condition of {len(given)} values: {problem.name} has {problem.n_conditions}")
     f = Objective(problem, given, budget, np.random.default_rng(seed))
     try:
-        METHODS[method](f)
+        with np.errstate(invalid="ignore"):  # SciPy subtracts infinities, which is what failures are to it
+            METHODS[method](f)
     except Spent:
         return f.result()
     raise AssertionError(f"{method} stopped before its evaluations were spent")

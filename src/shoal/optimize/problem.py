@@ -231,7 +231,7 @@ class Problem:
 
     def evaluate(self, points: Array) -> np.ndarray:
         """Values [N] of points [N, width], over all devices; NaN where any of them failed, counted in `failures`."""
-        return self._over_devices(self.evaluate_each(points), np)
+        return np.asarray(self._over_devices(self.evaluate_each(points), np))
 
     def evaluate_each(self, points: Array) -> np.ndarray:
         """Values [devices, N], in the precision of the points when f is traced; NaN where f raised or was not finite."""
@@ -267,7 +267,9 @@ class Problem:
         padded = 1 << max(0, size - 1).bit_length()  # each new size is a compilation
         full = np.concatenate([points, np.repeat(points[:1], padded - size, 0)]) if 0 < size < padded else points
         with jax.enable_x64(double):
-            return np.asarray(self._compiled(full if double else full.astype(np.float32)))[:, :size]
+            return np.array(self._compiled(full if double else full.astype(np.float32)))[
+                :, :size
+            ]  # a copy: ours to write
 
     def _trace_each(self, points: Array) -> Array:
         if not self.traceable:

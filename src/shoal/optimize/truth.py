@@ -17,7 +17,7 @@ import numpy as np
 from scipy import optimize
 from scipy.stats import qmc
 
-from shoal.core.errors import RunFailed
+from shoal.core.errors import BadInput, RunFailed
 from shoal.core.trajectory import Array
 from shoal.optimize.axes import Real
 from shoal.optimize.problem import Problem
@@ -66,7 +66,9 @@ def optimum(problem: Problem, conditions: Array, seed: int = 0, samples: int | N
 
 def _kept(problem: Problem, conditions: Array, method: str, samples: int | None, seed: int) -> Optimum:
     how = method, samples or (SAMPLES_ONE_BY_ONE if problem.kind == "python" else SAMPLES), seed
-    conditions = np.ascontiguousarray(conditions, np.float64).reshape(-1, problem.n_conditions)
+    conditions = np.ascontiguousarray(conditions, np.float64)
+    if conditions.ndim != 2 or conditions.shape[1] != problem.n_conditions:
+        raise BadInput(f"conditions of shape {conditions.shape}: they must be [C, {problem.n_conditions}]")
     try:
         key = hash(problem), problem, conditions.shape, conditions.tobytes(), how
     except TypeError:  # an f that cannot be hashed cannot be recognised either
@@ -107,7 +109,8 @@ def _refine(problem: Problem, conditions: np.ndarray, samples: int, rng: np.rand
     if not free.all():
         found = _sweep(problem, _sweep(problem, found))
     if free.any() and not problem.noisy:
-        found = _better(found, _polish(problem, found, free, min(200, samples)))
+        with np.errstate(invalid="ignore"):  # SciPy subtracts infinities, which is what failures are to it
+            found = _better(found, _polish(problem, found, free, min(200, samples)))
     return found
 
 
@@ -243,8 +246,8 @@ def mse(values: Array, truth: Array) -> float:
 def msle(values: Array, truth: Array) -> float:
     """The mean square of log(1 + f(law) - optimum), a gap below zero counting as none.
 
-    The usual formula takes log(1 + f(law)) - log(1 + optimum), which needs values above -1. For those it is never larger than
-    this one, so a figure that holds here holds there.
+    The usual formula takes log(1 + f(law)) - log(1 + optimum), which needs values above -1. Where the optimum is neither
+    negative nor above f(law) it is never larger than this one, so a figure that holds here holds there.
     """
     gap = np.maximum(np.asarray(values, np.float64) - np.asarray(truth, np.float64), 0.0)
     return _mean(np.log1p(gap) ** 2)
