@@ -10,7 +10,7 @@ import msgspec
 
 from shoal.cli.flags import Words, one_positional, split, whole_number
 from shoal.cli.main import started_at
-from shoal.core.errors import BadInput
+from shoal.core.errors import BadInput, nearest
 
 SWITCHES = ("quiet", "json", "help")
 OPTIONS = (
@@ -36,7 +36,7 @@ schwefel, styblinski_tang, branin, himmelblau) or your own, module:function, wit
   --sampler NAME      random, latin_hypercube, latin_scipy, uncertainty, grid, heterogeneous (random)
   --drivers D         who collect episodes (1)
   --steps N           updates (5000)
-  --episodes E        of each update, shared among the drivers (30)
+  --episodes E        of each update, shared among the drivers (30, or the next multiple of D)
   --time-steps T      of each episode (2)
   --runtime NAME      fused where f can be traced by JAX, else processes; or inline, threads
   --seed S            (0)
@@ -55,8 +55,6 @@ def run(words: list[str]) -> int:
     plain = Words(parsed.positional, {n: v for n, v in parsed.options.items() if "." not in n}, parsed.switches)
     for name in plain.options:
         if name not in OPTIONS:
-            from shoal.core.errors import nearest
-
             raise BadInput(f"unknown option --{name}.{nearest(name, OPTIONS)}")
     problem = _problem(one_positional(plain, "function"), plain)
     from shoal.optimize.learn import learn
@@ -68,7 +66,7 @@ def run(words: list[str]) -> int:
         sampler=plain.options.get("sampler", "random").replace("-", "_"),
         drivers=whole_number(plain, "drivers", 1),
         steps=whole_number(plain, "steps", 5000),
-        episodes=whole_number(plain, "episodes", 30),
+        episodes=whole_number(plain, "episodes", 30) if "episodes" in plain.options else None,
         time_steps=whole_number(plain, "time-steps", 2),
         runtime=plain.options.get("runtime"),
         seed=whole_number(plain, "seed", 0, least=0),
@@ -106,25 +104,34 @@ def _problem(name: str, words: Words) -> Any:
         if flag in words.options:
             raise BadInput(f"--{flag} is for known functions; {name}'s knobs are in its --config")
     told = read_file(words.options["config"])
-    unknown = sorted(set(told) - {"knobs", "conditions", "kind", "noisy", "robust", "name"})
-    if unknown:
-        raise BadInput(f"config {words.options['config']!r}: unknown entry {unknown[0]!r}")
+    kinds = {"knobs": dict, "conditions": dict, "kind": str, "noisy": bool, "robust": str, "name": str}
+    for entry, value in told.items():
+        where = f"config {words.options['config']!r}: "
+        if entry not in kinds:
+            raise BadInput(f"{where}unknown entry {entry!r}.{nearest(entry, kinds)} There are: {', '.join(kinds)}.")
+        if not isinstance(value, kinds[entry]):
+            wanted = {dict: "a table", str: "a word", bool: "true or false"}[kinds[entry]]
+            raise BadInput(f"{where}{entry} is {value!r}: expected {wanted}")
     try:
         f = import_object(name)
-    except (ImportError, AttributeError) as error:
-        raise BadInput(f"cannot import {name!r}: {error}") from None
+    except Exception as error:  # importing runs the user's own code
+        reason = f"{type(error).__name__}: {error}".splitlines()[0]
+        raise BadInput(f"cannot import {name!r}: {reason}") from None
     knobs = {knob: _knob(knob, written) for knob, written in told.get("knobs", {}).items()}
-    conditions = {c: tuple(bounds) for c, bounds in told.get("conditions", {}).items()}
+    conditions = {c: tuple(b) if isinstance(b, list) else b for c, b in told.get("conditions", {}).items()}
     rest = {k: told[k] for k in ("kind", "noisy", "robust", "name") if k in told}
     return Problem(f, knobs=knobs, conditions=conditions, **rest)
 
 
 def _knob(name: str, written: Any) -> Any:
     if isinstance(written, Mapping):
-        if set(written) == {"choice"}:
+        if set(written) == {"choice"} and isinstance(written["choice"], list):
             return list(written["choice"])
-        if set(written) == {"range"} and all(isinstance(n, int) for n in written["range"]):
-            return range(*written["range"])
+        told = written.get("range")
+        if len(written) == 1 and isinstance(told, list) and len(told) in (2, 3) and all(type(n) is int for n in told):
+            if told[2:] == [0]:
+                raise BadInput(f"knob {name!r}: a range's step must not be 0")
+            return range(*told)
         raise BadInput(f"knob {name!r}: a table has either choice = [...] or range = [first, end]")
     return tuple(written) if isinstance(written, list) else written
 

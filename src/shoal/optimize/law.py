@@ -18,6 +18,7 @@ from shoal.run.policy import load_policy, save_policy
 
 log = logging.getLogger("shoal")
 FORMAT = "tuning law 1"
+ONE_THREAD = 1 << 18  # multiplications up to which OpenBLAS wakes no second thread: waiting for it would cost ten times more
 
 
 @dataclass(frozen=True)
@@ -40,6 +41,13 @@ class Weights:
         return cls(layers, head, activation, arrays.get("obs_mean"), arrays.get("obs_scale"))
 
     def __call__(self, points: np.ndarray) -> np.ndarray:
+        """[N, width] to what the head gives [N, P]."""
+        rows = max(1, ONE_THREAD // max(w.size for w, _ in (*self.layers, self.head)))
+        if len(points) <= rows:
+            return self._forward(points)
+        return np.concatenate([self._forward(points[at : at + rows]) for at in range(0, len(points), rows)])
+
+    def _forward(self, points: np.ndarray) -> np.ndarray:
         x = points.astype(np.float32)
         if self.mean is not None and self.scale is not None:
             x = np.clip((x - self.mean) * self.scale, -10.0, 10.0)
@@ -90,7 +98,6 @@ class Law:
 
     def regret(self, n: int = 256, seed: int = 0) -> Regret:
         """Against a searched optimum at n random conditions."""
-        from shoal.observe.statistics import interval
         from shoal.optimize.truth import refined
 
         conditions = np.asarray(self.problem.sample_conditions(np.random.default_rng(seed), n))
@@ -100,12 +107,18 @@ class Law:
         if not np.isfinite(gap).any():
             raise BadInput(f"{self.problem.name}: all evaluations at the law's answers failed")
         gap = gap[np.isfinite(gap)]
-        return Regret(float(gap.mean()), interval(gap.tolist()), float(gap.max()), len(gap))
+        return Regret(float(gap.mean()), _interval(gap, seed), float(gap.max()), len(gap))
 
-    def refine(self, budget: int = 200, seed: int = 0, **conditions: float) -> dict[str, Any]:
-        """The law's answer, polished by a local optimiser that starts there."""
+    def refine(
+        self, conditions: Mapping[str, float] | None = None, /, *, budget: int = 200, **more: float
+    ) -> dict[str, Any]:
+        """The law's answer, polished by a local optimiser that starts there: `refine(c)` or `refine(temp=25, vdd=1.8)`.
+
+        It moves the real knobs and leaves the others as the law chose them; `budget` evaluations of f at most.
+        """
         from scipy.optimize import minimize
 
+        conditions = {**(conditions or {}), **more}
         self._check(conditions)
         point = self.points(self.problem.normalise(**conditions)[None])[0]
         columns = self._real_columns()
@@ -119,12 +132,11 @@ class Law:
             return got if np.isfinite(got) else 1e30
 
         # A small simplex: the law's answer is near, and the optimiser's own first steps would leave it.
-        simplex = point[columns] + 0.05 * np.vstack([np.zeros(len(columns)), np.eye(len(columns))])
-        found = minimize(
-            value, point[columns], method="Nelder-Mead", options={"maxfev": budget, "initial_simplex": simplex}
-        )
-        if found.fun <= value(point[columns]):
-            point[columns] = np.clip(found.x, -1.0, 1.0)
+        inward = np.where(point[columns] > 0, -0.05, 0.05)
+        simplex = np.vstack([point[columns], point[columns] + np.diag(inward)])
+        limits: Any = {"maxfev": budget, "initial_simplex": simplex}
+        found = minimize(value, point[columns], method="Nelder-Mead", options=limits)
+        point[columns] = np.clip(found.x, -1.0, 1.0)  # the best that was seen, and the law's own answer was the first
         values = self.problem.denormalise(point)
         return {axis.name: values[axis.name] for axis in self.problem.knobs}
 
@@ -141,7 +153,7 @@ class Law:
         """A Python file that needs NumPy alone and answers as this law does: for a device without Shoal."""
         path = Path(path)
         path.write_text(_exported(self))
-        return path
+        return path.absolute()
 
     def _check(self, conditions: Mapping[str, Any]) -> None:
         outside = self.problem.check_range(**conditions)
@@ -218,6 +230,15 @@ def load(path: str | Path, problem: Any = None) -> Law:
     )
 
 
+def _interval(gap: np.ndarray, seed: int) -> tuple[float, float] | None:
+    """95 % of the mean, by resampling; None for a single value."""
+    if len(gap) < 2:
+        return None
+    picks = np.random.default_rng(seed).integers(len(gap), size=(2000, len(gap)))
+    low, high = np.quantile(gap[picks].mean(1), [0.025, 0.975])
+    return float(low), float(high)
+
+
 def _absent(**values: Any) -> float:
     raise BadInput("this law was loaded without its function: shoal.optimize.load(path, problem) evaluates it")
 
@@ -258,7 +279,11 @@ def _knob(axis: Any, at: int) -> tuple[Any, ...]:
     """(name, kind, where the head speaks of it, bounds or values)."""
     if isinstance(axis, axes.Real):
         return (axis.name, "real", at, (axis.low, axis.high))
-    return (axis.name, "whole" if isinstance(axis, axes.Whole) else "choice", at, list(axis.among))
+    among = [value.item() if isinstance(value, np.generic) else value for value in axis.among]
+    for value in among:
+        if not isinstance(value, str | int | float):
+            raise BadInput(f"knob {axis.name!r} has the value {value!r}: only words and numbers can be exported")
+    return (axis.name, "whole" if isinstance(axis, axes.Whole) else "choice", at, among)
 
 
 _TEMPLATE = '''"""The tuning law of {name!r}: `law(**conditions)` gives the knobs. Needs NumPy alone."""
@@ -303,10 +328,12 @@ def _step(point):
 
 
 def law(**conditions):
-    outside = [(conditions[name] - low) * 2.0 / (high - low) - 1.0 for name, low, high in CONDITIONS]
-    point = np.array([*MID, *outside], np.float32)
+    if set(conditions) != {{name for name, _, _ in CONDITIONS}}:
+        raise TypeError("law() takes " + (", ".join(name for name, _, _ in CONDITIONS) or "nothing"))
+    given = [(conditions[name] - low) * 2.0 / (high - low) - 1.0 for name, low, high in CONDITIONS]
+    point = np.array([*MID, *given], np.float32)
     for _ in range(STEPS):
         columns, values = _step(point)
-        point = np.array([*columns, *outside], np.float32)
+        point = np.array([*columns, *given], np.float32)
     return values
 '''

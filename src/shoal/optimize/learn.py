@@ -22,6 +22,9 @@ from shoal.roles.parts import named_leaves
 from shoal.run.folder import RunFolder
 
 SCORE_EVERY = 10  # training steps between two scores, as the thesis has it
+EPISODES = 30  # of an update, unless the user says otherwise
+PROBES = 64  # evaluations that may fail, one after another, before f is refused
+HOPELESS = 10  # updates without one finished episode after which training gives up
 
 # A law must be exact, not only good: the learning rate falls to nothing, and the policy's spread depends on the state. An
 # action is absolute, so what follows does not depend on it: gamma is 0, or the later steps' noise would be blamed on it.
@@ -52,6 +55,7 @@ class Learnt:
     mse: Scores
     msle: Scores
     evaluations: int
+    dropped: int  # episodes in which f failed
     summary: dict[str, Any] = field(default_factory=dict)
 
 
@@ -62,7 +66,7 @@ def learn(
     sampler: str = "random",
     drivers: int = 1,
     steps: int = 5000,
-    episodes: int = 30,
+    episodes: int | None = None,
     time_steps: int = 2,
     runtime: str | None = None,
     seed: int = 0,
@@ -74,16 +78,22 @@ def learn(
 ) -> Learnt:
     """Train for `steps` updates of `episodes` episodes, shared out among the drivers.
 
-    `fused` where f can be traced, else `processes`; `settings` are more of `shoal train`'s, such as `algo.learning_rate`.
+    `fused` where f can be traced, else `processes`; `episodes` is 30, or the next multiple of the drivers; `settings` are
+    more of `shoal train`'s, such as `algo.learning_rate`.
+
+    Raises:
+        BadInput: what was asked for cannot be done, or f failed wherever it was tried.
+        RunFailed: no episode of the first updates came to its end.
     """
     began = time.monotonic() if started_at is None else started_at
+    chosen = runtime or ("fused" if problem.traceable else "processes")
+    actors = 1 if chosen == "fused" else drivers
+    episodes = _shared_out(actors) if episodes is None else episodes
     for name, value in (("drivers", drivers), ("steps", steps), ("episodes", episodes), ("time_steps", time_steps)):
         if value < 1:
             raise BadInput(f"{name} is {value}: at least 1")
     if algo not in DEFAULTS:
         raise BadInput(f"algo is {algo!r}; laws are learnt by one of {', '.join(DEFAULTS)}")
-    chosen = runtime or ("fused" if problem.traceable else "processes")
-    actors = 1 if chosen == "fused" else drivers
     if episodes % actors:
         raise BadInput(f"episodes is {episodes}: it must be a multiple of the {actors} drivers, which share them")
     source = ProblemSource(problem, time_steps, sampler, drivers)
@@ -91,7 +101,8 @@ def learn(
         "algo": {"name": algo, **DEFAULTS[algo], "learning_rate": _rate(steps), "unroll": time_steps},
         "net": NET,
         "runtime": chosen,
-        "topology": "sequential" if chosen == "fused" else "sync",
+        # Without overlap: a narrow policy cannot learn from the actions of another one, and a law's becomes narrow.
+        "topology": "sequential" if chosen == "fused" else {"name": "sync", "overlap": False},
         "actors": actors,
         "envs": episodes // actors,
         "steps": steps * episodes * time_steps,
@@ -103,10 +114,14 @@ def learn(
         "sinks": ["jsonl"],
     }
     plan = resolve(source, merge(base, settings or {}))
+    if plan.net.cell != "none" or plan.algo.unroll != time_steps:
+        raise BadInput("a law has no memory, and its unrolls are its episodes: leave net.cell and algo.unroll alone")
+    _try_out(problem)
     folder = RunFolder.create(out, f"law-{problem.name}", algo, sampler)
     training = Training(plan, folder, quiet=quiet)
     scorer = Scorer(problem, training) if score else None
-    training.callbacks = (scorer,) if scorer is not None else ()
+    finished = Finished(problem, episodes)
+    training.callbacks = (finished,) if scorer is None else (finished, scorer)
     if scorer is not None:
         scorer.score(0, training.parts.initial_state())
     folder.write_config(plan.as_dict())
@@ -117,7 +132,8 @@ def learn(
     law.save(folder.path / "law.safetensors")
     curves = (scorer.mse, scorer.msle) if scorer is not None else (Scores(), Scores())
     evaluations = outcome.env_steps // time_steps * (time_steps + 1)
-    learnt = Learnt(law, *curves, evaluations)
+    dropped = outcome.version * episodes - finished.count
+    learnt = Learnt(law, *curves, evaluations, dropped)
     squares, logs = learnt.mse.summary(), learnt.msle.summary()
     learnt.summary = {
         "function": problem.name,
@@ -127,6 +143,7 @@ def learn(
         "steps": outcome.version,
         "episodes": episodes,
         "evaluations": evaluations,
+        "dropped": dropped,
         "setup_s": None if outcome.began_at is None else outcome.began_at - began,
         "wall_s": outcome.wall_s,
         "steps_per_s": outcome.env_steps / outcome.wall_s if outcome.wall_s else None,
@@ -154,6 +171,40 @@ def learn(
 def _rate(steps: int) -> float:
     """A longer run takes smaller steps: it can afford to look longer before it settles on one of several valleys."""
     return min(3e-3, 15.0 / steps)
+
+
+def _shared_out(actors: int) -> int:
+    return -(-EPISODES // max(1, actors)) * max(1, actors)
+
+
+def _try_out(problem: Problem) -> None:
+    """Refuse an f that fails everywhere before anything starts. One evaluation, if that succeeds."""
+    points = problem.sample(np.random.default_rng(0), PROBES)
+    for some in [points] if problem.traceable else np.split(points, PROBES):
+        if np.isfinite(problem.evaluate(some)).any():
+            return
+    raise BadInput(f"{problem.name}: all of {PROBES} evaluations failed: {_why(problem)}")
+
+
+def _why(problem: Problem) -> str:
+    return problem.last_error or "it returned what is not finite"
+
+
+class Finished:
+    """A callback: counts the episodes that came to their end; the others were dropped because f failed."""
+
+    def __init__(self, problem: Problem, episodes: int) -> None:
+        self._problem, self._episodes = problem, episodes
+        self.count = 0
+
+    def __call__(self, report: Report) -> None:
+        self.count += len(report.episodes)
+        if not self.count and report.version >= HOPELESS:
+            self._problem.evaluate(
+                self._problem.sample(np.random.default_rng(1), 1)
+            )  # the drivers' errors stay with them
+            tried = report.version * self._episodes
+            raise RunFailed(f"{self._problem.name} failed in all of {tried} episodes: {_why(self._problem)}")
 
 
 class Scorer:
@@ -196,7 +247,7 @@ def learn_to_optimize(
     budget: int = 200_000,
     runtime: str | None = None,
     seed: int = 0,
-    episodes: int = 30,
+    episodes: int | None = None,
     time_steps: int = 2,
     out: str | Path | None = None,
     quiet: bool = True,
@@ -205,7 +256,10 @@ def learn_to_optimize(
 
     An episode of T steps takes T + 1 evaluations: one at its start, one a step.
     """
-    steps = budget // (episodes * (time_steps + 1))
+    if episodes is None:
+        traced = runtime == "fused" or (runtime is None and problem.traceable)
+        episodes = _shared_out(1 if traced else drivers)
+    steps = budget // max(1, episodes * (time_steps + 1))
     if steps < 1:
         raise BadInput(f"budget is {budget}: one update takes {episodes * (time_steps + 1)} evaluations")
     learnt = learn(

@@ -76,6 +76,7 @@ class TuningBatch:
         self._values = np.zeros(size)
         self._steps = np.zeros(size, np.int64)
         self._ended = np.zeros(size, np.bool_)
+        self._lost = 0
 
     def reset(self) -> Array:
         return self.begin_at(self._random(self.size))
@@ -94,9 +95,7 @@ class TuningBatch:
         values = np.asarray(self._problem.evaluate(points), np.float64)
         lost = ~np.isfinite(values) | ~np.isfinite(self._values)
         if lost.any():
-            self.faults.append(
-                ("f_failed", f"{int(lost.sum())} evaluations of {self.spec.name} failed or were not finite")
-            )
+            self._tell(int((lost & ~begins).sum()))
         with np.errstate(invalid="ignore"):
             reward = np.where(begins | lost, 0.0, self._values - values).astype(np.float32)
         if lost.any():  # another episode begins there
@@ -129,6 +128,13 @@ class TuningBatch:
 
     def close(self) -> None:
         return None
+
+    def _tell(self, lost: int) -> None:
+        """Say so at the first lost episode and whenever their number has doubled: f may fail often."""
+        before, self._lost = self._lost, self._lost + lost
+        if before.bit_length() != self._lost.bit_length():
+            why = self._problem.last_error or "it returned what is not finite"
+            self.faults.append(("f_failed", f"{self.spec.name}: {self._lost} episodes dropped so far: {why}"))
 
     def _random(self, n: int) -> np.ndarray:
         cube = cube_of(self._problem)
