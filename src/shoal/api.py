@@ -268,12 +268,15 @@ def _heed(stop: StopRequest) -> None:
         raise KeyboardInterrupt
 
 
-def load(path: str | Path) -> Run:
-    """A run from its folder (or from one of its checkpoint files)."""
+def load(path: str | Path, env: Any = None) -> Run:
+    """A run from its folder (or from one of its checkpoint files).
+
+    `env` is asked for where the run's environment has no name to find it by: a lambda, a class of another script.
+    """
     folder = RunFolder.open(path)
     stored = folder.read_config()
-    env = stored.pop("env", None)
-    plan = resolve(env, {k: v for k, v in stored.items() if k not in ("machine", "spec")})
+    named = stored.pop("env", None)
+    plan = resolve(named if env is None else env, {k: v for k, v in stored.items() if k not in ("machine", "spec")})
     summary = read_json(folder.summary_path) if folder.summary_path.exists() else {}
     return Run(folder, plan, summary)
 

@@ -100,9 +100,20 @@ class Plan:
         flat = configs.as_dict(self.settings)
         for axis in AXES:
             flat[axis] = {"name": flat[axis], **configs.as_dict(getattr(self, axis))}
-        target = self.source.target
-        env = target if isinstance(target, str) else self.source.name
-        return {"env": env, **flat, "spec": msgspec.to_builtins(self.spec)}
+        return {"env": _env_name(self.source), **flat, "spec": msgspec.to_builtins(self.spec)}
+
+
+def _env_name(source: EnvSource) -> str:
+    """What finds the environment again: its id, or its import path where it has one; else only what it is called."""
+    target = source.target
+    if isinstance(target, str):
+        return target
+    module, name = getattr(target, "__module__", None), getattr(target, "__qualname__", "")
+    found: Any = sys.modules.get(str(module))
+    for part in name.split("."):
+        found = getattr(found, part, None)
+    importable = found is target and module != "__main__"  # another program has another __main__
+    return f"{module}:{name}" if importable else source.name
 
 
 def read_file(path: str | Path) -> dict[str, Any]:
