@@ -103,7 +103,7 @@ class Plan:
         return {"env": _env_name(self.source), **flat, "spec": msgspec.to_builtins(self.spec)}
 
 
-def _env_name(source: EnvSource) -> str:
+def _env_name(source: Source) -> str:
     """What finds the environment again: its id, or its import path where it has one; else only what it is called."""
     target = source.target
     if isinstance(target, str):
