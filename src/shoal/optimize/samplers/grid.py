@@ -13,10 +13,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from shoal.core.algorithm import ActorState
+from shoal.core.errors import BadInput
 from shoal.core.trajectory import Array
 from shoal.optimize.samplers.cube import Cube
 
-MOST = 1 << 16  # points of the whole grid
+MOST = 1 << 16  # points of the whole grid, as long as two a side are no more
+MOST_SIDES = 20  # beyond, counting the points would not fit into 32 bits
 
 
 @dataclass(frozen=True)
@@ -26,6 +28,12 @@ class GridStarts:
     cube: Cube
     driver: int = 0
     drivers: int = 1
+
+    def __post_init__(self) -> None:
+        if self.cube.sides > MOST_SIDES:
+            raise BadInput(
+                f"sampler grid: {self.cube.sides} knobs and conditions are more than {MOST_SIDES}; use another"
+            )
 
     @property
     def per_side(self) -> int:

@@ -34,4 +34,4 @@ class UncertaintyStarts:
         points = self.cube.points(jax.random.uniform(key, (n * self.candidates, self.cube.sides)))
         entropy = self.algorithm.uncertainty(actor, points).reshape(n, self.candidates)
         best = jnp.argmax(entropy, axis=1)
-        return points.reshape(n, self.candidates, -1)[jnp.arange(n), best], state
+        return points.reshape(n, self.candidates, points.shape[1])[jnp.arange(n), best], state
