@@ -88,6 +88,7 @@ TUNED: dict[tuple[str, str], Settings] = {
         "total_envs": 32,
         "algo": {
             "learning_rate": 1e-3,
+            "final_rate": 0.1,
             "gamma": 0.95,
             "unroll": 100,
             "batch_size": 400,
