@@ -19,6 +19,7 @@ COMMANDS = {
     "play": "watch a run's policy: shoal play runs/… --video out.mp4",
     "report": "write a run's report.html",
     "optimize": "learn a tuning law, conditions in, minimiser out: shoal optimize ackley --shift 0.3",
+    "reproduce": "a published experiment, our numbers beside theirs: shoal reproduce lto-ackley --quick",
     "envs": "list environments: shoal envs [PATTERN]",
     "doctor": "examine an environment for mistakes: shoal doctor mypkg.envs:MyEnv",
     "algos": "list algorithms and their settings",
