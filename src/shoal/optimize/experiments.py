@@ -25,7 +25,7 @@ from shoal.run.checkpoints import Checkpoints
 Tell = Callable[[int, int, str], None]  # runs done, runs in all, what comes next
 Runner = Callable[[Mapping[str, Any], Path, Tell], dict[str, Any]]
 
-CONVERGED = 0.1  # of the score before training, which the last tenth of the run must stay below on average
+CONVERGED = 0.25  # of the score before training, which the last tenth of the run must stay below on average
 _LOGARITHMIC = ("rosenbrock",)  # whose values are so far apart that the thesis scores their logarithm
 
 
