@@ -7,7 +7,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import gymnasium
 import msgspec
 import numpy as np
 import pytest
@@ -87,7 +86,7 @@ def test_evaluation_belongs_to_its_seed(run: shoal.Run) -> None:
     stored = msgspec.json.decode((run.path / "evaluation.json").read_bytes())
     assert stored["episodes"] == 5 and not stored["greedy"]
     seen: list[float] = []
-    assert list(run.evaluate(3, on_episode=seen.append).returns) == seen or len(seen) == 3
+    assert sorted(run.evaluate(3, on_episode=seen.append).returns) == sorted(seen)
 
 
 @pytest.mark.parametrize("kind", SPACES)
@@ -103,12 +102,11 @@ def test_a_policy_speaks_the_environments_own_spaces(kind: str, tmp_path: Path) 
 
 def test_a_recurrent_policy_remembers_until_it_is_reset(tmp_path: Path) -> None:
     net = {"hidden": (8,), "cell": "gru", "cell_size": 8}
-    space = gymnasium.spaces.Box(-1, 1, (2,), np.float32)
     policy = train(partial(Mirror, "Box"), tmp_path / "run", net=net, steps=200 * T * B).policy
     obs = SPACES["Box"].sample()
     one, two = policy(obs), policy(obs)
     policy.reset()
-    assert np.array_equal(policy(obs), one) and not np.array_equal(one, two) and space.shape == one.shape
+    assert np.array_equal(policy(obs), one) and not np.array_equal(one, two)
 
 
 def test_a_loaded_run_is_the_run(run: shoal.Run) -> None:
