@@ -11,6 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import jax.numpy as jnp
+import numpy as np
 
 from shoal.core.algorithm import Params
 from shoal.core.config import replace
@@ -135,6 +136,8 @@ class ActorCritic:
     def _policy_head(self, params: Params, x: Array) -> Array:
         """The distribution's parameters: what the head gives, with the log standard deviations put in their places."""
         out = dense(params["head"], x)
+        if self.config.bounded:
+            out = jnp.where(self._means(out.shape[-1]), jnp.tanh(out), out)
         if not self._own_scale:
             return out
         scale = jnp.broadcast_to(params["log_std"], (*out.shape[:-1], params["log_std"].shape[-1]))
@@ -147,6 +150,17 @@ class ActorCritic:
                 pieces.append(scale[..., at_scale : at_scale + width])
                 at_scale += width
         return jnp.concatenate(pieces, -1)
+
+    def _means(self, size: int) -> np.ndarray:
+        """[size] bool: which outputs of the head are means of continuous actions."""
+        mask, at = np.zeros(size, bool), 0
+        for part in self.spec.action.parts:
+            if isinstance(part, Continuous):
+                mask[at : at + part.width] = True
+                at += part.width * (1 if self._own_scale else 2)
+            else:
+                at += part_size(part)
+        return mask
 
     def _encode(self, trunk: Params, obs: Array) -> Array:
         """[..., *shape] -> [..., width]."""

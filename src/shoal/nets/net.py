@@ -26,6 +26,8 @@ class NetConfig:
     """Width of the recurrent cell."""
     state_scale: bool = False
     """The spread of continuous actions depends on the observation, instead of being one number an action."""
+    bounded: bool = False
+    """Means of continuous actions pass through tanh, so that no policy can drift out of the box, where all is alike."""
     conv: tuple[str, ...] = ("32x8/4", "64x4/2", "64x3/1")
     """Convolutions for images, each as filters x kernel / stride. Vectors pass none."""
 

@@ -76,6 +76,7 @@ class Law:
         self.problem, self.weights, self.time_steps, self.meta = problem, weights, time_steps, dict(meta)
         self._parts = problem.action_spec().parts
         self._own_scale = bool(meta["own_scale"])
+        self._bounded = bool(meta.get("bounded", False))
         self._warned = False
 
     def __call__(self, **conditions: Any) -> dict[str, Any]:
@@ -197,7 +198,8 @@ class Law:
         columns, at = [], 0
         for part in self._parts:
             if isinstance(part, Continuous):
-                columns.append(out[:, at : at + part.width])
+                means = out[:, at : at + part.width]
+                columns.append(np.tanh(means) if self._bounded else means)
                 at += part.width * (1 if self._own_scale else 2)
             elif isinstance(part, Categorical):
                 for size in part.sizes:
@@ -234,7 +236,10 @@ def load(path: str | Path, problem: Any = None) -> Law:
     head = arrays["head/w"], arrays["head/b"]
     weights = Weights(layers, head, str(meta["activation"]), arrays.get("mean"), arrays.get("scale"))
     return Law(
-        problem, weights, int(meta["time_steps"]), {k: meta[k] for k in ("activation", "time_steps", "own_scale")}
+        problem,
+        weights,
+        int(meta["time_steps"]),
+        {k: meta[k] for k in ("activation", "time_steps", "own_scale", "bounded") if k in meta},
     )
 
 
@@ -281,6 +286,7 @@ def _exported(law: Law) -> str:
         conditions=conditions,
         mid=mid,
         steps=law.time_steps,
+        bounded=law._bounded,
     )
 
 
@@ -301,7 +307,7 @@ import base64
 import numpy as np
 
 PACKED = {packed}
-LAYERS, NORMALISED, ACTIVATION, STEPS = {layers}, {normalised}, {activation!r}, {steps}
+LAYERS, NORMALISED, ACTIVATION, STEPS, BOUNDED = {layers}, {normalised}, {activation!r}, {steps}, {bounded}
 KNOBS = {knobs}
 CONDITIONS = {conditions}
 MID = {mid}
@@ -322,7 +328,7 @@ def _step(point):
     out, columns, values = _net(point), [], {{}}
     for name, kind, at, among in KNOBS:
         if kind == "real":
-            value = float(np.clip(out[at], -1.0, 1.0))
+            value = float(np.clip(np.tanh(out[at]) if BOUNDED else out[at], -1.0, 1.0))
             columns.append(value)
             values[name] = among[0] + (value + 1.0) * (among[1] - among[0]) / 2.0
             continue

@@ -13,7 +13,7 @@ import numpy as np
 from shoal.core.errors import BadInput, RunFailed
 from shoal.core.program import Report
 from shoal.experiment import merge, resolve
-from shoal.launch import Training
+from shoal.launch import Training, make_algorithm
 from shoal.optimize.law import Law, Weights
 from shoal.optimize.mdp import ProblemSource
 from shoal.optimize.problem import Problem
@@ -44,7 +44,7 @@ DEFAULTS: dict[str, dict[str, Any]] = {
         "lam": 1.0,
     },
 }
-NET = {"hidden": [32, 32], "activation": "tanh", "state_scale": True}
+NET = {"hidden": [32, 32], "activation": "tanh", "state_scale": True, "bounded": True}
 
 
 @dataclass
@@ -116,6 +116,7 @@ def learn(
     plan = resolve(source, merge(base, settings or {}))
     if plan.net.cell != "none" or plan.algo.unroll != time_steps:
         raise BadInput("a law has no memory, and its unrolls are its episodes: leave net.cell and algo.unroll alone")
+    source.starts(make_algorithm(plan), plan.actors)  # refuses an unknown sampler before anything is written
     _try_out(problem)
     folder = RunFolder.create(out, f"law-{problem.name}", algo, sampler)
     training = Training(plan, folder, quiet=quiet)
@@ -234,7 +235,12 @@ def law_of(training: Training, state: Any, problem: Problem, time_steps: int) ->
     arrays = named_leaves(training.parts.algorithm.actor_state(state))
     activation = training.plan.net.activation
     own_scale = "params/policy/log_std" in arrays
-    meta = {"activation": activation, "time_steps": time_steps, "own_scale": own_scale}
+    meta = {
+        "activation": activation,
+        "time_steps": time_steps,
+        "own_scale": own_scale,
+        "bounded": training.plan.net.bounded,
+    }
     return Law(problem, Weights.of(arrays, activation), time_steps, meta)
 
 

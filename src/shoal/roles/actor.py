@@ -48,11 +48,11 @@ class Collector:
         """Fill `slot` with unroll number `unroll`, acting by `actor`."""
         parts, rows = self._parts, self._rows
         key = key_data(parts.seed, ACTING, self._index, unroll)
+        slot["clock"][0] = time.monotonic()
         rows.begin(slot, parts.algorithm.experience.fresh, self._next_starts(actor, unroll))
         for name, array in self._carry.items():
             slot[f"carry/{name}"][...] = array
         slot["version"][...] = version
-        slot["clock"][0] = time.monotonic()
         carry: Any = self._carry
         for t in self._times:
             action, extras, carry = self._act(actor, rows.obs, carry, rows.first, key, t, self._explore)

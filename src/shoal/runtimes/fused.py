@@ -106,7 +106,8 @@ class FusedSession:
         version, updates = parts.start, 1
         began = time.monotonic()
         while not self._stopping():
-            updates = max(1, min(updates, size, parts.updates - version))
+            due = size - version % size if parts.report_every else size  # looks at round numbers of updates
+            updates = max(1, min(updates, due, parts.updates - version))
             for i in range(updates):
                 at = version + i
                 keys[i] = [key_data(parts.seed, *p) for p in ((ACTING, 0, at), (LEARNING, at), (STARTS, 0, at))]
