@@ -148,3 +148,15 @@ def test_the_time_limit_counts_steps(limit: int) -> None:
     batch.reset()
     ends = [bool(batch.step(np.zeros((1, 1), np.float32)).truncated[0]) for _ in range(3 * (limit + 1))]
     assert [t for t, end in enumerate(ends) if end] == [limit - 1 + i * (limit + 1) for i in range(3)]
+
+
+def test_named_tuples_of_two_classes_are_two_environments() -> None:
+    """A named tuple equals any tuple with the same content; what is compiled for one must not serve the other."""
+
+    class Other(NamedTuple):
+        max_steps: int | None = 500
+
+    assert tuple(Other()) == tuple(CartPole())
+    assert BatchedJax(Other(), 2) != BatchedJax(CartPole(), 2)  # type: ignore[arg-type]
+    assert BatchedJax(CartPole(), 2) == BatchedJax(CartPole(), 2)
+    assert hash(BatchedJax(CartPole(), 2)) == hash(BatchedJax(CartPole(), 2))

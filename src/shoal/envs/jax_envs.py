@@ -7,6 +7,7 @@ training loop.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
@@ -56,11 +57,21 @@ class Carry(NamedTuple):
 Outcome = tuple[Array, Array, Array, Array]  # obs, reward, terminated, truncated
 
 
-class BatchedJax(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class BatchedJax:
     """`size` copies of `env` with next-step autoreset. Pure functions; hashable."""
 
     env: JaxEnv
     size: int
+
+    def __eq__(self, other: object) -> bool:
+        """Two environments of different classes differ, also where they are named tuples with the same content."""
+        if not isinstance(other, BatchedJax) or type(self.env) is not type(other.env):
+            return False
+        return (self.env, self.size) == (other.env, other.size)
+
+    def __hash__(self) -> int:
+        return hash((type(self.env), self.env, self.size))
 
     def init(self, key: Array) -> Carry:
         """Begin an episode in every environment; environment i's randomness belongs to (key, i)."""
