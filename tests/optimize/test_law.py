@@ -61,10 +61,11 @@ def weights(
 
 def law_for(problem: Problem, seed: int = 0, time_steps: int = 2, **how: Any) -> Law:
     meta = {
-        "activation": how.get("activation", "tanh"),
+        "activation": "tanh",
         "time_steps": time_steps,
-        "own_scale": how.get("own_scale", False),
-    }
+        "own_scale": False,
+        "bounded": how.pop("bounded", False),
+    } | how
     return Law(problem, weights(problem, seed, **how), time_steps, meta)
 
 
@@ -94,8 +95,8 @@ def test_shapes_broadcast() -> None:
 
 def test_it_starts_mid_box_and_applies_the_mode_again_and_again() -> None:
     """Beside the nets and distributions that training uses."""
-    for own_scale in (False, True):
-        net = ActorCritic(NetConfig(hidden=(16, 16), state_scale=not own_scale), env_spec(PROBLEM))
+    for own_scale, bounded in ((False, True), (True, False), (True, True)):
+        net = ActorCritic(NetConfig(hidden=(16, 16), state_scale=not own_scale, bounded=bounded), env_spec(PROBLEM))
         algorithm = ALGOS["reinforce"](ALGOS["reinforce"].Config(normalise_obs=True), Task(env_spec(PROBLEM), 4), net)
         state = algorithm.init(jax.random.key(3))
         state = state._replace(
@@ -104,7 +105,7 @@ def test_it_starts_mid_box_and_applies_the_mode_again_and_again() -> None:
         actor = algorithm.actor_state(state)._replace(
             obs_mean=np.full(PROBLEM.width, 0.2, np.float32), obs_scale=np.full(PROBLEM.width, 1.7, np.float32)
         )
-        meta = {"activation": "tanh", "time_steps": 3, "own_scale": own_scale}
+        meta = {"activation": "tanh", "time_steps": 3, "own_scale": own_scale, "bounded": bounded}
         law = Law(PROBLEM, Weights.of(named_leaves(actor), "tanh"), 3, meta)
         conditions = np.random.default_rng(0).uniform(-1, 1, (5, 2))
         points = PROBLEM.join(PROBLEM.mid(), conditions).astype(np.float32)
@@ -235,7 +236,7 @@ print(json.dumps([module.law(**row) for row in json.loads(sys.argv[2])]))
 
 
 @pytest.mark.parametrize(
-    "how", [{}, {"normalised": True}, {"activation": "relu", "own_scale": True, "normalised": True}]
+    "how", [{"bounded": True}, {"normalised": True}, {"activation": "relu", "own_scale": True, "normalised": True}]
 )
 def test_the_exported_file_answers_as_the_law_with_numpy_alone(tmp_path: Path, how: dict[str, Any]) -> None:
     import json

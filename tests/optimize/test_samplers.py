@@ -232,3 +232,18 @@ def test_a_grid_of_too_many_sides_is_refused() -> None:
 def test_an_unknown_sampler_is_refused() -> None:
     with pytest.raises(BadInput, match=r"'latin_hypercub'.*Did you mean 'latin_hypercube'"):
         drivers_starts("latin_hypercub", SQUARE, law_algorithm()[0], 1, 1)
+
+
+def test_the_picture_has_a_panel_a_sampler() -> None:
+    from shoal.observe import sampling
+    from shoal.observe.plots import render
+
+    drawn = {"random": draw(RandomStarts(SQUARE), 50)[0], "latin": draw(LatinHypercubeStarts(SQUARE), 50)[0]}
+    figure = sampling.starts(drawn, ("knob", "condition"), new=10)
+    assert [axes.get_title() for axes in figure.axes][1] == "latin\n5 to 5 of 50 in a tenth"
+    assert [len(line.get_xdata()) for line in figure.axes[0].get_lines()] == [40, 10]  # type: ignore[arg-type]
+    assert len(render(figure, "png")) > 5000
+    assert sampling.counts(drawn["latin"]).tolist() == [[5] * 10] * 2
+    for odd in ({}, {"random": np.zeros(5)}, {"random": np.zeros((5, 3))}):
+        with pytest.raises(BadInput):
+            sampling.starts(odd, ("knob", "condition"))

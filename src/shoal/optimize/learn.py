@@ -94,6 +94,8 @@ def learn(
             raise BadInput(f"{name} is {value}: at least 1")
     if algo not in DEFAULTS:
         raise BadInput(f"algo is {algo!r}; laws are learnt by one of {', '.join(DEFAULTS)}")
+    if chosen == "fused" and not problem.traceable:
+        raise BadInput(f"runtime 'fused' compiles f: {problem.name} is called as {problem.kind}, not traced by JAX")
     if episodes % actors:
         raise BadInput(f"episodes is {episodes}: it must be a multiple of the {actors} drivers, which share them")
     source = ProblemSource(problem, time_steps, sampler, drivers)
