@@ -25,8 +25,9 @@ class EpisodeTracker:
                 self._length[starts] = 0
             self._ret += np.where(counted, reward[t], 0.0)
             self._length += counted
-            for column in np.flatnonzero(boundary[t] & counted):
-                yield Episode(ret=float(self._ret[column]), length=int(self._length[column]))
+            ends = boundary[t] & counted
+            if ends.any():
+                yield from map(Episode, self._ret[ends].tolist(), self._length[ends].tolist())
 
     def snapshot(self) -> dict[str, np.ndarray]:
         return {"ret": self._ret.copy(), "length": self._length.copy()}
