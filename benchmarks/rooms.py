@@ -108,13 +108,17 @@ def ensure(name: str) -> Path:
     return python
 
 
-def run_peer(name: str, *, seconds: float, until_return: float | None = None, seed: int = 0) -> dict[str, Any]:
+def run_peer(
+    name: str, *, seconds: float, until_return: float | None = None, seed: int = 0, own_defaults: bool = False
+) -> dict[str, Any]:
     """One measurement of a peer; a peer that fails says so in its row instead of leaving none."""
     peer = PEERS[name]
     try:
         command = [str(ensure(name)), str(HERE / "peers" / peer.script), "--seconds", str(seconds), "--seed", str(seed)]
         if until_return is not None:
             command += ["--until-return", str(until_return)]
+        if own_defaults:
+            command += ["--own-defaults"]
         return {"who": peer.title, **run_json(command, timeout=seconds * 3 + 180)}
     except Failed as failure:
         return {"who": peer.title, "error": str(failure)}

@@ -74,4 +74,7 @@ def arguments(doc: str | None) -> argparse.Namespace:
     parser.add_argument("--seconds", type=float, default=60, help="how long to measure")
     parser.add_argument("--until-return", type=float, help="stop when the mean of 100 episodes reaches this")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument(
+        "--own-defaults", action="store_true", help="the system's own hyperparameters, not ones near Shoal's"
+    )
     return parser.parse_args()

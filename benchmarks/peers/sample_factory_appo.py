@@ -39,6 +39,10 @@ SETTINGS = {
 }
 
 
+# What is left when Sample Factory keeps its own hyperparameters: how many workers two cores have, and no memory.
+PLAIN = {name: SETTINGS[name] for name in ("algo", "num_workers", "num_envs_per_worker", "use_rnn")}
+
+
 class Iterations(AlgoObserver):
     """A point after each training step. Steps that were learnt from and raw returns, as its runner counts them."""
 
@@ -59,9 +63,10 @@ def make_env(name: str, cfg: Any = None, env_config: Any = None, render_mode: st
 def main() -> None:
     args = arguments(__doc__)
     measure = Measure(args.seconds, args.until_return)
+    settings = PLAIN if args.own_defaults else SETTINGS
     register_env(ENV, make_env)
     with tempfile.TemporaryDirectory() as folder:
-        words = [f"--{name}={value}" for name, value in SETTINGS.items()]
+        words = [f"--{name}={value}" for name, value in settings.items()]
         words += ["--encoder_mlp_layers", "64", "64"]
         words += [f"--env={ENV}", "--device=cpu", f"--seed={args.seed}", f"--train_dir={folder}", "--experiment=bench"]
         words += [f"--stats_avg={EPISODES}", "--train_for_env_steps=1000000000", "--save_every_sec=3600"]
@@ -71,7 +76,7 @@ def main() -> None:
         runner.register_observer(Iterations(measure))
         if runner.init() != ExperimentStatus.SUCCESS or runner.run() != ExperimentStatus.SUCCESS:
             sys.exit("Sample Factory stopped with a failure: see its log above")
-    measure.report("sample-factory", {**SETTINGS, "encoder_mlp_layers": [64, 64]})
+    measure.report("sample-factory", {**settings, "encoder_mlp_layers": [64, 64]})
 
 
 if __name__ == "__main__":

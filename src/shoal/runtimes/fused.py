@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -99,47 +100,69 @@ class FusedSession:
         self._capacity = int(np.clip(MOST_STEPS // parts.steps_per_update, 1, most))
 
     def __iter__(self) -> Iterator[Event]:
+        """A call runs in a thread of its own while the caller looks at what the one before has brought."""
         parts, size = self._parts, self._capacity
-        keys = np.zeros((size, 3, 2), np.uint32)
-        progress = np.zeros(size, np.float32)
+        keys, progress = np.zeros((size, 3, 2), np.uint32), np.zeros(size, np.float32)
         call = jax.jit(self._call).lower(self._loop, keys, progress, np.int32(0)).compile()
-        version, updates = parts.start, 1
         began = time.monotonic()
-        while not self._stopping():
-            due = size - version % size if parts.report_every else size  # looks at round numbers of updates
-            updates = max(1, min(updates, due, parts.updates - version))
-            for i in range(updates):
-                at = version + i
-                keys[i] = [key_data(parts.seed, *p) for p in ((ACTING, 0, at), (LEARNING, at), (STARTS, 0, at))]
-                progress[i] = (version + i) / max(1, parts.updates)
+
+        def run(loop: Loop, version: int, updates: int) -> tuple[Loop, Seen, Any, float]:
+            keys, progress = self._inputs(version, updates)
             before = time.monotonic()
-            self._loop, seen, metrics = call(self._loop, keys, progress, np.int32(updates))
-            seen = Seen(*(np.asarray(array) for array in seen))
-            took = time.monotonic() - before
-            version += updates
-            episodes = tuple(
-                episode
-                for i in range(updates)
-                for episode in self._tracker.take(seen.reward[i], seen.boundary[i], seen.valid[i], seen.first[i])
-            )
-            lost = int(seen.lost[:updates].sum())
-            if lost:
-                name = parts.algorithm.task.spec.name
-                what = (
-                    f"{name}: {lost} episodes dropped in {updates} updates: an observation or a reward was not finite"
-                )
-                yield Fault(role="loop", kind="env_nan", detail=what)
-            yield Report(
-                version=version,
-                env_steps=(version - parts.start) * parts.steps_per_update,
-                began_at=began,
-                ended_at=time.monotonic(),
-                episodes=episodes,
-                metrics={f"loss/{n}": float(np.mean(np.asarray(m)[:updates])) for n, m in metrics.items()}
-                | {"lag/versions": 0.0, "lag/max": 0.0},
-                state=self._loop.learner,
-            )
-            updates = max(1, int(updates * min(4.0, CALL_SECONDS / took)))
+            loop, seen, metrics = call(loop, keys, progress, np.int32(updates))
+            return loop, Seen(*(np.asarray(array) for array in seen)), metrics, time.monotonic() - before
+
+        version, updates = parts.start, self._fitting(parts.start, 1)
+        with ThreadPoolExecutor(1, thread_name_prefix="shoal-fused") as pool:
+            pending = pool.submit(run, self._loop, version, updates)
+            while updates:
+                loop, seen, metrics, took = pending.result()
+                ended, done, version = time.monotonic(), updates, version + updates
+                updates = 0 if self._stopping() else self._fitting(version, int(done * min(4.0, CALL_SECONDS / took)))
+                if updates:
+                    pending = pool.submit(run, loop, version, updates)
+                self._loop = loop
+                yield from self._told(seen, metrics, version, done, began, ended)
+
+    def _fitting(self, version: int, wanted: int) -> int:
+        """How many updates the next call makes; 0 when the budget is spent."""
+        parts, size = self._parts, self._capacity
+        due = size - version % size if parts.report_every else size  # looks at round numbers of updates
+        return min(max(1, wanted), due, parts.updates - version)
+
+    def _inputs(self, version: int, updates: int) -> tuple[np.ndarray, np.ndarray]:
+        """Keys and progress of each update of a call."""
+        seed, size = self._parts.seed, self._capacity
+        keys = np.zeros((size, 3, 2), np.uint32)
+        for i, at in enumerate(range(version, version + updates)):
+            keys[i] = [key_data(seed, *path) for path in ((ACTING, 0, at), (LEARNING, at), (STARTS, 0, at))]
+        progress = (version + np.arange(size)) / max(1, self._parts.updates)
+        return keys, progress.astype(np.float32)
+
+    def _told(
+        self, seen: Seen, metrics: Any, version: int, updates: int, began: float, ended: float
+    ) -> Iterator[Event]:
+        parts = self._parts
+        lost = int(seen.lost[:updates].sum())
+        if lost:
+            name = parts.algorithm.task.spec.name
+            what = f"{name}: {lost} episodes dropped in {updates} updates: an observation or a reward was not finite"
+            yield Fault(role="loop", kind="env_nan", detail=what)
+        episodes = tuple(
+            episode
+            for i in range(updates)
+            for episode in self._tracker.take(seen.reward[i], seen.boundary[i], seen.valid[i], seen.first[i])
+        )
+        yield Report(
+            version=version,
+            env_steps=(version - parts.start) * parts.steps_per_update,
+            began_at=began,
+            ended_at=ended,
+            episodes=episodes,
+            metrics={f"loss/{n}": float(np.mean(np.asarray(m)[:updates])) for n, m in metrics.items()}
+            | {"lag/versions": 0.0, "lag/max": 0.0},
+            state=self._loop.learner,
+        )
 
     def _call(self, loop: Loop, keys: Array, progress: Array, updates: Array) -> tuple[Loop, Seen, Any]:
         """`updates` updates, at most as many as there are keys; what is seen of each is written in its place."""
