@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-ENV = '''
+ENV = """
 import gymnasium, numpy as np, shoal
 
 
@@ -27,8 +27,8 @@ class Mine(gymnasium.Env):
         self.steps += 1
         return self.np_random.uniform(-1, 1, 2).astype(np.float32), float(action), False, self.steps == 5, {}
 
-'''
-TRAIN = '''
+"""
+TRAIN = """
 print("once", flush=True)
 run = shoal.train(
     Mine, runtime="processes", actors=2, envs=2, steps=2 * 2 * 8 * 3, algo={"name": "a2c", "unroll": 8},
@@ -36,7 +36,7 @@ run = shoal.train(
 )
 assert run.summary["updates"] == 3 and run.summary["faults"] == 0, run.summary
 assert run.policy(np.zeros(2, np.float32)) in (0, 1)
-'''
+"""
 NOTEBOOK = '''
 class Cell:
     """What a notebook puts in the place of standard output: it has no file."""
@@ -96,6 +96,8 @@ def test_a_script_without_a_guard_trains_in_processes(where: str, tmp_path: Path
 
 
 def test_importing_is_quick_and_starts_nothing(tmp_path: Path) -> None:
-    done = play(tmp_path, 'import sys, shoal\nassert shoal.__version__\nprint(sorted({"jax", "gymnasium"} & set(sys.modules)))')
+    done = play(
+        tmp_path, 'import sys, shoal\nassert shoal.__version__\nprint(sorted({"jax", "gymnasium"} & set(sys.modules)))'
+    )
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip() == "[]"

@@ -217,7 +217,9 @@ def test_training_in_another_thread(tmp_path: Path) -> None:
         (lambda: 3, {}, "int"),
     ],
 )
-def test_bad_input_is_one_line_with_value_and_rule(env: Any, settings: dict[str, Any], message: str, tmp_path: Path) -> None:
+def test_bad_input_is_one_line_with_value_and_rule(
+    env: Any, settings: dict[str, Any], message: str, tmp_path: Path
+) -> None:
     with pytest.raises(BadInput, match=message) as caught:
         shoal.train(env, **{**TINY, "out": tmp_path / "run", **settings})
     assert "\n" not in str(caught.value) and not (tmp_path / "run").exists()

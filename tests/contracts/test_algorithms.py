@@ -161,7 +161,9 @@ class TestAlgorithm:
         def actions(explore: float) -> set[bytes]:
             noise, first = np.full(B, explore, np.float32), np.zeros(B, bool)
             return {
-                np.asarray(compiled(algorithm).act(actor, obs, carry, first, key_data(k), np.int32(0), noise)[0]).tobytes()
+                np.asarray(
+                    compiled(algorithm).act(actor, obs, carry, first, key_data(k), np.int32(0), noise)[0]
+                ).tobytes()
                 for k in range(12)
             }
 

@@ -414,7 +414,9 @@ class TestGroup:
         group = self.group(world)
         first = [group.mean(member, np.full(2, 1, np.float32)) for member in range(3)]
         assert answer(first[0])[0] == 1
-        early = group.mean(0, np.full(2, 4, np.float32))  # member 0 is in the next round, the others still leave this one
+        early = group.mean(
+            0, np.full(2, 4, np.float32)
+        )  # member 0 is in the next round, the others still leave this one
         assert waits(early)
         assert answer(first[1])[0] == 1 and answer(first[2])[0] == 1
         rest = [group.mean(member, np.full(2, 4, np.float32)) for member in (1, 2)]

@@ -97,5 +97,7 @@ def test_a_program_that_does_not_fit_names_the_port() -> None:
     ports = {"w": BoardSpec(writer="a", readers=("b",), size=1, history=1), "g": GroupSpec(members=2, size=1)}
     program = Program(roles=(), ports=ports)
     check_fits(program, "inline", frozenset({"Board", "Group"}), "t")
-    with pytest.raises(BadInput, match=r"topology 't' needs the port Group, which runtime 'r' does not provide .*Board"):
+    with pytest.raises(
+        BadInput, match=r"topology 't' needs the port Group, which runtime 'r' does not provide .*Board"
+    ):
         check_fits(program, "r", frozenset({"Board"}), "t")

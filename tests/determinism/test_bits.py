@@ -36,7 +36,9 @@ CASES: dict[str, dict[str, Any]] = {
 
 
 @cache
-def hash_of(case: str, runtime: str, overlap: bool | None, topology: str = "sync", seed: int = 0, again: int = 0) -> str:
+def hash_of(
+    case: str, runtime: str, overlap: bool | None, topology: str = "sync", seed: int = 0, again: int = 0
+) -> str:
     """The parameter hash after N updates. `again` makes another run of the same."""
     settings = dict(CASES[case])
     run = shoal.train(

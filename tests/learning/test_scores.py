@@ -15,7 +15,9 @@ pytestmark = pytest.mark.slow
 
 
 def train(env: str, out: Path, seed: int, **settings: Any) -> shoal.Run:
-    return shoal.train(env, seed=seed, out=out / f"run-{seed}", quiet=True, report=False, **{"eval_episodes": 0, **settings})
+    return shoal.train(
+        env, seed=seed, out=out / f"run-{seed}", quiet=True, report=False, **{"eval_episodes": 0, **settings}
+    )
 
 
 @pytest.mark.ci

@@ -71,7 +71,11 @@ def test_lanes_stand_side_by_side_in_their_order() -> None:
         return Trajectory(tall, grid, grid, grid, grid, grid, tall, {"x": grid}, {"h": np.full((B, 3), value)}, grid)
 
     whole = side_by_side([lane(1), lane(2), lane(3)])
-    assert whole.obs.shape == (T + 1, 3 * B) and whole.extras["x"].shape == (T, 3 * B) and whole.carry["h"].shape == (3 * B, 3)
+    assert (
+        whole.obs.shape == (T + 1, 3 * B)
+        and whole.extras["x"].shape == (T, 3 * B)
+        and whole.carry["h"].shape == (3 * B, 3)
+    )
     for array in (whole.action[0], whole.carry["h"][:, 0], whole.obs[-1]):
         np.testing.assert_array_equal(array, np.repeat([1, 2, 3], B))
 
@@ -79,7 +83,11 @@ def test_lanes_stand_side_by_side_in_their_order() -> None:
 def test_a_collector_goes_on_where_its_snapshot_was_taken(parts: Any) -> None:
     context = Context(name="actor-0", fault=lambda fault: pytest.fail(fault.detail))
     actor = parts.algorithm.actor_state(parts.initial_state())
-    one, other, slot, again = Collector(parts, 0, context), Collector(parts, 0, context), *(parts.record.empty() for _ in "ab")
+    one, other, slot, again = (
+        Collector(parts, 0, context),
+        Collector(parts, 0, context),
+        *(parts.record.empty() for _ in "ab"),
+    )
     one.collect(actor, 0, 0, slot)
     assert slot["first"][0].all() and slot["valid"].all() and not slot["carry/h"].any()
     other.restore(one.snapshot())
