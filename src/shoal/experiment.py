@@ -185,11 +185,15 @@ def resolve(env: Any, loose: Mapping[str, Any]) -> Plan:
         notes.append(
             f"{source.name} is written in Python, so its actors run as processes (--runtime threads for threads)"
         )
-    topology_name = settings.topology or ("sequential" if runtime_name == "fused" else "sync")
+    usual = getattr(algo_class, "topology", "sync")  # an algorithm may have one of its own
+    topology_name = settings.topology or ("sequential" if runtime_name == "fused" else usual)
     runtime_class = _look_up(runtime_name, RUNTIMES, "runtime")
     topology_class = _look_up(topology_name, TOPOLOGIES, "topology")
-    if settings.learners != 1:
-        raise BadInput(f"--learners is {settings.learners}: topology {topology_name!r} has one learner")
+    if settings.learners != 1 and not topology_class.many_learners:
+        several = ", ".join(name for name, entry in TOPOLOGIES.items() if entry.many_learners) or "none so far"
+        raise BadInput(
+            f"--learners is {settings.learners}: topology {topology_name!r} has one learner; more are for {several}"
+        )
     table = tuned(source.name, settings.algo, spec.obs.is_image)
     actors = settings.actors or (1 if runtime_name == "fused" else cores())
     settings = dataclasses.replace(

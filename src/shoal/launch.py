@@ -64,7 +64,7 @@ class Outcome:
 
 def make_algorithm(plan: Plan) -> Algorithm:
     net = plan.net_class(plan.net, plan.spec)
-    task = Task(spec=plan.spec, envs=plan.actors * plan.envs, fresh=plan.source.fresh)
+    task = Task(spec=plan.spec, envs=plan.actors * plan.envs, fresh=plan.source.fresh, apart=plan.topology_class.apart)
     algorithm: Algorithm = plan.algo_class(plan.algo, task, net)
     return algorithm
 
@@ -96,6 +96,7 @@ def make_parts(plan: Plan, loaded: Loaded | None, weights: Mapping[str, np.ndarr
         make_rows=partial(make_rows, plan.source, plan.envs, settings.seed),
         actors=plan.actors,
         envs=plan.envs,
+        learners=settings.learners,
         seed=settings.seed,
         updates=-(-settings.steps // steps),
         start=int(loaded.meta["version"]) if loaded else 0,

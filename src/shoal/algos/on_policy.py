@@ -162,9 +162,12 @@ class OnPolicy(abc.ABC, Generic[C]):
     def act(
         self, actor: ActorState, obs: Array, carry: dict[str, Array], first: Array, key: Array, explore: Array
     ) -> tuple[Array, dict[str, Array], dict[str, Array]]:
-        """The policy alone: log-probabilities and values are the learner's to compute, once, for the whole unroll."""
+        """The policy alone: values are the learner's to compute, and log-probabilities too where it holds what acted."""
         params, carry = self.net.policy(actor.params, self._seen(actor, obs), carry, first)
-        return distributions.sample(self.task.spec.action, params, key, explore), {}, carry
+        action = distributions.sample(self.task.spec.action, params, key, explore)
+        if not self.task.apart:
+            return action, {}, carry
+        return action, {"log_prob": distributions.log_prob(self.task.spec.action, params, action)}, carry
 
     def uncertainty(self, actor: ActorState, obs: Array) -> Array:
         """The entropy of the policy at each of these observations, each taken as the first of an episode."""
@@ -186,8 +189,6 @@ class OnPolicy(abc.ABC, Generic[C]):
         Statistics are updated first, so that the values and the coming gradients see the same observations.
         """
         tr, config = trajectory, self.config
-        if acted is None:
-            raise ValueError("on-policy algorithms need the weights that acted")
         if state.obs is not None:
             state = state._replace(obs=statistics.update_moments(state.obs, tr.obs[:-1], tr.valid))
         reward = tr.reward * config.reward_scale
@@ -197,9 +198,12 @@ class OnPolicy(abc.ABC, Generic[C]):
             reward = reward / (statistics.std(scale.moments) + 1e-8)
         seen = self._seen(self.actor_state(state), tr.obs)
         value = self.net.value(state.params, seen, tr.carry, tr.first)  # [T+1, B]
-        acted_params = {**acted.params, "value": state.params["value"]}
-        policy, _ = self.net.forward(acted_params, self._seen(acted, tr.obs[:-1]), tr.carry, tr.first[:-1])
-        log_mu = distributions.log_prob(self.task.spec.action, policy, tr.action)
+        if acted is None:
+            log_mu = tr.extras["log_prob"]
+        else:
+            acted_params = {**acted.params, "value": state.params["value"]}
+            policy, _ = self.net.forward(acted_params, self._seen(acted, tr.obs[:-1]), tr.carry, tr.first[:-1])
+            log_mu = distributions.log_prob(self.task.spec.action, policy, tr.action)
         advantage = returns.gae(reward, tr.discount, value, tr.boundary, tr.valid, config.gamma, self.lam)
         target = advantage + value[:-1]
         if config.normalise_advantage:

@@ -77,6 +77,7 @@ class Task(NamedTuple):
     spec: EnvSpec
     envs: int  # columns of the batch: actors x environments each
     fresh: bool = False  # every unroll begins with a reset
+    apart: bool = False  # the learner may not hold the weights that acted: `act` sends log-probabilities in its extras
 
 
 class Optimiser(Protocol):

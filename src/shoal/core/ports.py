@@ -66,6 +66,9 @@ class Stream(Protocol):
     def take(self, lane: int) -> Op[Slot]:
         """The lane's oldest full slot, without copying. It is valid until `release`."""
 
+    def take_any(self, lanes: Sequence[int]) -> Op[tuple[int, Slot]]:
+        """(lane, its oldest full slot) of the first of these lanes, in this order, that has one."""
+
     def release(self, lane: int) -> None:
         """The oldest taken slot may be filled again."""
 

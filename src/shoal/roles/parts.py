@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import Any, Protocol
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from shoal.core.algorithm import Algorithm, LearnerState
@@ -41,6 +42,7 @@ class Parts:
     make_rows: Callable[[int, Context], EnvRows]  # (actor, its context)
     actors: int
     envs: int  # of each actor
+    learners: int = 1
     seed: int
     updates: int  # the budget
     start: int = 0  # the version to go on from
@@ -71,8 +73,16 @@ class Parts:
     @cached_property
     def record(self) -> Record:
         """Of one actor's unroll."""
-        spec, carry = self.algorithm.task.spec, jax.eval_shape(lambda: self.algorithm.initial_carry(self.envs))
-        return trajectory_record(spec, self.unroll, self.envs, {}, carry)
+        algorithm, spec = self.algorithm, self.algorithm.task.spec
+        carry = jax.eval_shape(lambda: algorithm.initial_carry(self.envs))
+
+        def extras() -> Any:
+            obs = jnp.zeros((self.envs, *spec.obs.shape), spec.obs.dtype)
+            first, explore = jnp.zeros(self.envs, bool), jnp.ones(self.envs)
+            actor = algorithm.actor_state(self._init())
+            return algorithm.act(actor, obs, algorithm.initial_carry(self.envs), first, jax.random.key(0), explore)[1]
+
+        return trajectory_record(spec, self.unroll, self.envs, jax.eval_shape(extras), carry)
 
     def _init(self) -> LearnerState:
         return self.algorithm.init(jax.random.wrap_key_data(jax.numpy.asarray(key_data(self.seed, INIT))))

@@ -12,7 +12,7 @@ import numpy as np
 from shoal.core.errors import RunFailed
 from shoal.core.ports import NOT_YET, Op, Slot
 from shoal.core.program import CallSpec, Context, Fault, GroupSpec, PortSpec, Program, Report, TableSpec
-from shoal.runtimes.memory import PLAIN, Silent, plain_ports, private_arena
+from shoal.runtimes.memory import PLAIN, Place, Silent, plain_ports, private_arena
 from shoal.runtimes.session import Event
 
 
@@ -90,7 +90,7 @@ def inline_ports(specs: Mapping[str, PortSpec], names: Sequence[str]) -> dict[st
     """All five ports for roles that never run at the same time."""
     silent = dict.fromkeys(names, Silent())
     plain = {name: spec for name, spec in specs.items() if spec.kind in PLAIN}
-    ports = plain_ports(plain, private_arena(plain), silent, None)
+    ports = plain_ports(plain, private_arena(plain), Place(None, silent))
     for name, spec in specs.items():
         if isinstance(spec, TableSpec):
             ports[name] = InlineTable(spec)

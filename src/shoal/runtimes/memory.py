@@ -7,7 +7,8 @@ enough on x86-64, which keeps the order of stores; elsewhere the system calls th
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
@@ -35,14 +36,48 @@ class Silent:
         return None
 
 
+class Lock(Protocol):
+    """Held by one role at a time. The death of a process that holds it releases it."""
+
+    def attempt(self) -> bool:
+        """Take it if it is free. Never blocks."""
+
+    def release(self) -> None: ...
+
+
+class Free:
+    """The lock of a runtime in which nobody else ever runs."""
+
+    def attempt(self) -> bool:
+        return True
+
+    def release(self) -> None:
+        return None
+
+
+def no_lock(at: int) -> Lock:
+    return Free()
+
+
 Bells = Mapping[str, Bell]
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where an end of a port is: who looks through it, how to wake the others, how to keep them out."""
+
+    me: str | None  # the role; None where all roles share one end
+    bells: Bells
+    lock: Callable[[int], Lock] = no_lock  # of the byte at this offset: the same offset is the same lock for every role
+
+
 PUSHED, TAKEN, RELEASED = range(3)
 
 
 class MemoryStream:
     """A ring of slots a lane. `pushed` belongs to the producer, `taken` and `released` to the consumer."""
 
-    def __init__(self, spec: StreamSpec, buffer: Any, offset: int, bells: Bells) -> None:
+    def __init__(self, spec: StreamSpec, buffer: Any, offset: int, place: Place) -> None:
         self.lanes = len(spec.producers)
         self._depth = spec.depth
         self._counters = _counters(spec).views(buffer, offset)["counters"]
@@ -52,8 +87,8 @@ class MemoryStream:
             [spec.record.views(buffer, start + (lane * spec.depth + i) * size) for i in range(spec.depth)]
             for lane in range(self.lanes)
         ]
-        self._producers = [bells[name] for name in spec.producers]
-        self._consumer = bells[spec.consumer]
+        self._producers = [place.bells[name] for name in spec.producers]
+        self._consumer = place.bells[spec.consumer]
 
     @staticmethod
     def nbytes(spec: StreamSpec) -> int:
@@ -80,6 +115,17 @@ class MemoryStream:
 
         return Op(attempt, self._consumer.wait, f"an unroll in lane {lane}")
 
+    def take_any(self, lanes: Sequence[int]) -> Op[tuple[int, Slot]]:
+        def attempt() -> Any:
+            for lane in lanes:
+                pushed, taken, _ = self._counters[lane]
+                if pushed != taken:
+                    self._counters[lane, TAKEN] += 1
+                    return lane, self._slots[lane][taken % self._depth]
+            return NOT_YET
+
+        return Op(attempt, self._consumer.wait, f"an unroll in any of lanes {list(lanes)}")
+
     def release(self, lane: int) -> None:
         _, taken, released = self._counters[lane]
         if released >= taken:
@@ -101,20 +147,16 @@ def _counters(spec: StreamSpec) -> Record:
 class MemoryBoard:
     """The last `history` versions, each between two copies of its number: a reader that meets a writer sees them differ."""
 
-    def __init__(self, spec: BoardSpec, buffer: Any, offset: int, bells: Bells) -> None:
+    def __init__(self, spec: BoardSpec, buffer: Any, offset: int, place: Place) -> None:
         views = _board(spec).views(buffer, offset)
         self._head, self._before, self._after, self._vectors = (views[f.name] for f in _board(spec).fields)
         self._history, self._size = spec.history, spec.size
-        self._readers = [bells[name] for name in spec.readers]
-        self._waits: Callable[[float], None] | None = None
+        self._readers = [place.bells[name] for name in spec.readers]
+        self._waits = None if place.me is None else place.bells[place.me].wait
 
     @staticmethod
     def nbytes(spec: BoardSpec) -> int:
         return _board(spec).nbytes
-
-    def waits_with(self, bell: Bell) -> None:
-        """The bell of the role that reads here."""
-        self._waits = bell.wait
 
     def publish(self, version: int, vector: np.ndarray) -> None:
         newest = int(self._head[0]) - 1
@@ -179,14 +221,12 @@ def arena_size(specs: Mapping[str, PortSpec]) -> int:
     return sum(_up(PLAIN[spec.kind].nbytes(spec)) for spec in specs.values()) + ALIGN
 
 
-def plain_ports(specs: Mapping[str, PortSpec], buffer: Any, bells: Bells, me: str | None) -> dict[str, Any]:
-    """Every Stream and Board, laid one after another over `buffer`, as the role `me` sees them."""
+def plain_ports(specs: Mapping[str, PortSpec], buffer: Any, place: Place) -> dict[str, Any]:
+    """Every port that is plain memory, laid one after another over `buffer`, as the role at `place` sees them."""
     ports: dict[str, Any] = {}
     offset = 0
     for name, spec in specs.items():
-        ports[name] = PLAIN[spec.kind](spec, buffer, offset, bells)
-        if me is not None and isinstance(ports[name], MemoryBoard):
-            ports[name].waits_with(bells[me])
+        ports[name] = PLAIN[spec.kind](spec, buffer, offset, place)
         offset += _up(PLAIN[spec.kind].nbytes(spec))
     return ports
 

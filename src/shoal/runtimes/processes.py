@@ -7,6 +7,7 @@ lifetime pipe whose end tells the children that the parent is gone. Only counter
 
 from __future__ import annotations
 
+import fcntl
 import mmap
 import os
 import select
@@ -27,7 +28,7 @@ from shoal.core.config import PositiveFloat
 from shoal.core.errors import BadInput, EnvFault, RunFailed
 from shoal.core.program import Context, Fault, Program, RoleSpec
 from shoal.core.record import Field, Record
-from shoal.runtimes.memory import arena_size, plain_ports
+from shoal.runtimes.memory import PLAIN, Lock, Place, arena_size, plain_ports
 from shoal.runtimes.session import START_TIMEOUT, Event, Stopped, drive
 
 PAUSE = 0.1  # seconds between two looks at the children while waiting
@@ -45,7 +46,7 @@ class ProcessesConfig:
 
 class Processes:
     Config = ProcessesConfig
-    provides = frozenset({"Stream", "Board"})
+    provides = frozenset(PLAIN)
     overlaps = True
     about = (
         "a process an actor over shared memory: for environments written in Python; dead or hung actors are replaced"
@@ -72,6 +73,28 @@ class EventfdBell:
     def wait(self, seconds: float) -> None:
         if select.select([self._fd], [], [], seconds)[0]:
             os.eventfd_read(self._fd)
+
+
+class FileLock:
+    """A record lock on one byte of the arena: it excludes other processes, and the kernel frees it when its holder dies."""
+
+    def __init__(self, fd: int, at: int) -> None:
+        self._fd, self._at = fd, at
+
+    def attempt(self) -> bool:
+        try:
+            fcntl.lockf(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, self._at)
+        except (BlockingIOError, PermissionError):
+            return False
+        return True
+
+    def release(self) -> None:
+        fcntl.lockf(self._fd, fcntl.LOCK_UN, 1, self._at)
+
+
+def file_locks(fd: int) -> Callable[[int], Lock]:
+    """Locks by the offset of what they guard."""
+    return lambda at: FileLock(fd, at)
 
 
 class Wiring(msgspec.Struct, frozen=True):
@@ -141,7 +164,11 @@ class ProcessesSession:
             if not spec.main:
                 self._spawn(spec, index)
         bells = {name: EventfdBell(fd) for name, fd in self._bell_fds.items()}
-        ports = plain_ports(self._program.ports, memoryview(self._arena)[self._offset() :], bells, main.name)
+        ports = plain_ports(
+            self._program.ports,
+            memoryview(self._arena)[self._offset() :],
+            Place(main.name, bells, file_locks(self._arena_fd)),
+        )
         self._main = main.build(ports, Context(name=main.name, fault=self._faults.append))
         try:
             for report in drive(self._main.run(), PAUSE, self._wait):

@@ -20,7 +20,7 @@ import numpy as np
 from shoal.core.config import PositiveFloat
 from shoal.core.errors import RunFailed, ShoalError
 from shoal.core.program import Context, Fault, Program, RoleSpec
-from shoal.runtimes.memory import plain_ports, private_arena
+from shoal.runtimes.memory import PLAIN, Lock, Place, plain_ports, private_arena
 from shoal.runtimes.session import START_TIMEOUT, Event, Stopped, drive
 
 PAUSE = 0.2  # seconds between two looks at the other roles while waiting
@@ -39,7 +39,7 @@ class ThreadsConfig:
 
 class Threads:
     Config = ThreadsConfig
-    provides = frozenset({"Stream", "Board"})
+    provides = frozenset(PLAIN)
     overlaps = True
     about = "a thread an actor: no copies, real parallelism for EnvPool and JAX environments"
 
@@ -69,6 +69,29 @@ class EventBell:
         self._event.clear()
 
 
+class Locks:
+    """Locks between threads, made when they are first asked for, by the offset of what they guard."""
+
+    def __init__(self) -> None:
+        self._made: dict[int, ThreadLock] = {}
+        self._making = threading.Lock()
+
+    def __call__(self, at: int) -> Lock:
+        with self._making:
+            return self._made.setdefault(at, ThreadLock())
+
+
+class ThreadLock:
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+
+    def attempt(self) -> bool:
+        return self._lock.acquire(blocking=False)
+
+    def release(self) -> None:
+        self._lock.release()
+
+
 def pin(core: int | None) -> None:
     """Keep the calling thread on one core, where the system allows it. Threads that it makes stay there too."""
     if core is None or not hasattr(os, "sched_setaffinity"):
@@ -91,6 +114,7 @@ class ThreadsSession:
         self._ready: set[str] = set()  # roles that are built
         self._bells = {spec.name: EventBell() for spec in program.roles}
         self._arena = private_arena(program.ports)
+        self._locks = Locks()
         self._program = program
         self._threads: list[threading.Thread] = []
         self._main: Any = None
@@ -114,7 +138,7 @@ class ThreadsSession:
             return
 
     def _ports(self, spec: RoleSpec) -> dict[str, Any]:
-        return plain_ports(self._program.ports, self._arena, self._bells, spec.name)
+        return plain_ports(self._program.ports, self._arena, Place(spec.name, self._bells, self._locks))
 
     def _work(self, spec: RoleSpec) -> None:
         def beat() -> None:

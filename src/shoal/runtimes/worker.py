@@ -18,8 +18,8 @@ import msgspec
 from shoal.core.device import settle_process
 from shoal.core.errors import EnvFault
 from shoal.core.program import Context, Fault, Program
-from shoal.runtimes.memory import plain_ports
-from shoal.runtimes.processes import PAUSE, EventfdBell, Message, Wiring, heartbeats
+from shoal.runtimes.memory import Place, plain_ports
+from shoal.runtimes.processes import PAUSE, EventfdBell, Message, Wiring, file_locks, heartbeats
 from shoal.runtimes.session import drive
 from shoal.runtimes.threads import pin
 
@@ -61,7 +61,8 @@ def work(wiring: Wiring, say: Callable[[str, str], None]) -> None:
     def fault(what: Fault) -> None:
         say(what.kind, what.detail)
 
-    ports = plain_ports(program.ports, memoryview(arena)[record.nbytes :], bells, wiring.name)
+    place = Place(wiring.name, bells, file_locks(wiring.arena))
+    ports = plain_ports(program.ports, memoryview(arena)[record.nbytes :], place)
     role = spec.build(ports, Context(name=spec.name, fault=fault, beat=beat, killable=True))
     beat()  # from here on, silence is the environment's
     for report in drive(role.run(), PAUSE, beat):

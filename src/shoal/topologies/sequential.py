@@ -18,6 +18,8 @@ class SequentialConfig:
 class SequentialTopology:
     Config = SequentialConfig
     about = "one loop: each actor in turn, then the update; no lag"
+    apart = False
+    many_learners = False
 
     def __init__(self, config: SequentialConfig) -> None:
         self.config = config

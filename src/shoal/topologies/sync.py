@@ -30,6 +30,8 @@ class SyncConfig:
 class SyncTopology:
     Config = SyncConfig
     about = "k actors, one learner: broadcast, collect, learn; overlapped, with a lag of one version"
+    apart = False
+    many_learners = False
 
     def __init__(self, config: SyncConfig) -> None:
         self.config = config
