@@ -300,6 +300,7 @@ def _summary(plan: Plan, folder: RunFolder, outcome: Outcome, began: float) -> d
         "seed": settings.seed,
         "env_steps": outcome.env_steps,
         "updates": outcome.version,
+        "episodes": outcome.episodes,
         "setup_s": None if outcome.began_at is None else outcome.began_at - began,
         "wall_s": outcome.wall_s,
         "steps_per_s": outcome.env_steps / outcome.wall_s if outcome.wall_s else None,

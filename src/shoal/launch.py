@@ -49,6 +49,7 @@ class Outcome:
     state: Any = None
     version: int = 0
     env_steps: int = 0
+    episodes: int = 0  # that ended
     began_at: float | None = None  # on the monotonic clock
     wall_s: float = 0.0
     solved_at_s: float | None = None
@@ -155,14 +156,15 @@ class Training:
         self._checkpoints = Checkpoints(folder.checkpoints, keep=plan.settings.keep, on_alert=self._alert)
         self._saved_version = self.parts.start if loaded else -1
         self.outcome = Outcome(version=self.parts.start)
-        self._before = {"env_steps": 0, "seconds": 0.0}
+        self._before = {"env_steps": 0, "seconds": 0.0, "episodes": 0}
         self.times: dict[str, float] = {}
         self._history: list[float] = []
         if loaded is not None:
-            self._before = {name: loaded.meta[name] for name in self._before}
+            self._before = {name: loaded.meta.get(name, 0) for name in self._before}
             self.outcome.recent.extend(loaded.arrays["recent"].tolist())
             self.outcome.env_steps = int(self._before["env_steps"])
             self.outcome.wall_s = float(self._before["seconds"])
+            self.outcome.episodes = int(self._before["episodes"])
 
     def _alert(self, message: str) -> None:
         self._say(message)
@@ -248,6 +250,7 @@ class Training:
         outcome.began_at = report.began_at
         outcome.wall_s = float(self._before["seconds"]) + report.ended_at - report.began_at
         outcome.recent.extend(episode.ret for episode in report.episodes)
+        outcome.episodes += len(report.episodes)
         outcome.lags.append((report.metrics["lag/versions"], report.metrics["lag/max"]))
         metrics = {**report.metrics, **_episode_metrics(report.episodes), **self._speed(report)}
         self._sink.write(outcome.env_steps, metrics)
@@ -314,6 +317,7 @@ class Training:
             "version": outcome.version,
             "env_steps": outcome.env_steps,
             "seconds": outcome.wall_s,
+            "episodes": outcome.episodes,
             "spec": msgspec.to_builtins(self.plan.spec),
         }
         if self._checkpoints.save(outcome.env_steps, arrays, meta, outcome.return_mean) is not None:

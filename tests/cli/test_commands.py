@@ -51,6 +51,7 @@ PROMISED = [
     "seed",
     "env_steps",
     "updates",
+    "episodes",
     "setup_s",
     "wall_s",
     "steps_per_s",
