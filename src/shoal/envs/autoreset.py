@@ -7,6 +7,7 @@ its row with `valid` False, and `obs[t+1]` already is the next episode's first.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 
 import numpy as np
@@ -26,6 +27,7 @@ class Rows:
         self._on_fault = on_fault
         self._finite = batch.spec.obs.is_image  # bytes always are
         self._ended = np.zeros(batch.size, np.bool_)
+        self._any_ended = False
         self._since = np.zeros(batch.size, np.int64)  # the row of this unroll in which the running episode began
         self._begun = False
         self.obs: Array = np.zeros((batch.size, *batch.spec.obs.shape), batch.spec.obs.dtype)
@@ -37,6 +39,11 @@ class Rows:
             self._reset(starts)
         self._since[:] = 0
         slot["obs"][0] = self.obs
+        # Most rows end no episode and follow none: what they hold is written here once, and `step` writes the others.
+        slot["boundary"].fill(False)
+        slot["discount"].fill(1)
+        slot["valid"].fill(True)
+        slot["first"].fill(False)
         slot["first"][0] = self.first
 
     def step(self, slot: Mapping[str, np.ndarray], t: int, action: Array) -> None:
@@ -50,17 +57,18 @@ class Rows:
         slot["obs"][t + 1] = self.obs
         slot["action"][t] = action
         slot["reward"][t] = reward
-        slot["boundary"][t] = ended
-        slot["discount"][t] = ~(terminated | was_ended)
-        slot["valid"][t] = ~was_ended
-        slot["first"][t + 1] = was_ended
-        self.first = was_ended
-        self._ended = ended
-        if was_ended.any():
+        any_ended, any_was_ended = bool(ended.any()), self._any_ended
+        if any_ended or any_was_ended:
+            slot["boundary"][t] = ended
+            slot["discount"][t] = ~(terminated | was_ended)
+            slot["valid"][t] = ~was_ended
+            slot["first"][t + 1] = was_ended
             self._since[was_ended] = t + 1
+        self.first = was_ended
+        self._ended, self._any_ended = ended, any_ended
         if dropped.any():
             self._drop(slot, t, dropped)
-        if not (np.isfinite(reward).all() and (self._finite or np.isfinite(self.obs).all())):
+        if not self._all_finite(reward):
             self._forget(slot, t)
         if self.batch.faults:
             self._tell()
@@ -80,6 +88,7 @@ class Rows:
         self.batch.restore({n.removeprefix("batch/"): a for n, a in arrays.items() if n.startswith("batch/")})
         self.obs, self.first = np.array(arrays["obs"]), np.array(arrays["first"])
         self._ended = np.array(arrays["ended"])
+        self._any_ended = bool(self._ended.any())
         self._begun = True
         self._tell()
 
@@ -88,7 +97,7 @@ class Rows:
 
     def _reset(self, starts: np.ndarray | None) -> None:
         self.obs = np.asarray(self.batch.reset() if starts is None else self._startable().begin_at(starts))
-        self._ended = np.zeros(self.batch.size, np.bool_)
+        self._ended, self._any_ended = np.zeros(self.batch.size, np.bool_), False
         self.first = np.ones(self.batch.size, np.bool_)
         self._begun = True
         for index in np.flatnonzero(self._not_finite()):
@@ -120,6 +129,13 @@ class Rows:
             self._replace(int(index), what)
         self._drop(slot, t, bad)
         slot["obs"][t + 1] = self.obs
+
+    def _all_finite(self, reward: np.ndarray) -> bool:
+        """One number tells of all: a square that is not finite may also be a large one, so then each is looked at."""
+        flat = self.obs.reshape(-1)
+        if math.isfinite(reward.dot(reward) + (0.0 if self._finite else flat.dot(flat))):
+            return True
+        return bool(np.isfinite(reward).all() and (self._finite or np.isfinite(self.obs).all()))
 
     def _not_finite(self) -> np.ndarray:
         if self._finite:

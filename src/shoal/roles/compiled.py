@@ -12,6 +12,7 @@ import jax.numpy as jnp
 from shoal.core.algorithm import ActorState, Algorithm, LearnerState
 from shoal.core.starts import Starts
 from shoal.core.trajectory import Array, Trajectory
+from shoal.ops.shuffle import shuffled
 
 
 class Compiled(NamedTuple):
@@ -79,8 +80,7 @@ def sweep(algorithm: Algorithm, state: LearnerState, batch: Any, key: Array) -> 
 
     def epoch(carry: tuple[LearnerState, Array], key: Array) -> tuple[tuple[LearnerState, Array], Any]:
         shuffle_key, gradient_key = jax.random.split(key)
-        # One sort of random bits: jax.random.permutation sorts twice, which shows at this size.
-        order = jnp.argsort(jax.random.bits(shuffle_key, (samples,)))
+        order = shuffled(shuffle_key, samples)
         if cut.by_column:
             picked = jax.tree.map(
                 lambda x: jnp.moveaxis(x[:, order].reshape(t, cut.parts, size, *x.shape[2:]), 1, 0), rows

@@ -18,16 +18,21 @@ class EpisodeTracker:
 
     def take(self, reward: np.ndarray, boundary: np.ndarray, valid: np.ndarray, first: np.ndarray) -> Iterator[Episode]:
         """The episodes that end in this unroll, by time, then column. Arrays are [T, B]; `first` may have a row more."""
-        for t in range(len(reward)):
-            starts, counted = first[t], valid[t]
-            if starts.any():
-                self._ret[starts] = 0.0
-                self._length[starts] = 0
-            self._ret += np.where(counted, reward[t], 0.0)
-            self._length += counted
-            ends = boundary[t] & counted
-            if ends.any():
-                yield from map(Episode, self._ret[ends].tolist(), self._length[ends].tolist())
+        rows = np.arange(len(reward))[:, None]
+        begun = np.maximum.accumulate(np.where(first[: len(reward)], rows, -1), axis=0)  # -1: before this unroll
+        columns = np.arange(reward.shape[1])
+
+        def so_far(added: np.ndarray, before: np.ndarray) -> np.ndarray:
+            """Of the episode that runs at each row, from its first row to this one: sums up to here less those up to there."""
+            sums = np.cumsum(added, axis=0, dtype=before.dtype)
+            until = np.concatenate([-before[None], sums])  # row t+1 holds the sum up to row t
+            return sums - until[np.maximum(begun, 0), columns] * (begun != 0)
+
+        ret = so_far(np.where(valid, reward, 0.0), self._ret)
+        length = so_far(valid, self._length)
+        ends = boundary & valid
+        yield from map(Episode, ret[ends].tolist(), length[ends].tolist())
+        self._ret, self._length = ret[-1], length[-1]
 
     def snapshot(self) -> dict[str, np.ndarray]:
         return {"ret": self._ret.copy(), "length": self._length.copy()}
