@@ -113,21 +113,25 @@ class Table(Protocol):
 
 
 class Call(Protocol):
-    """Questions that are answered in batches: many clients, one server.
+    """Questions that are answered in batches: many clients, one server or several.
 
     Ordering: a client has one question open at a time; a batch holds questions in order of arrival. Blocking: `ask`
-    waits for its answer, `gather` for at least one question. Threads: any client, one server. Death: a dead client's
-    question is answered into the void; when the server dies, `ask` waits for its successor, which finds the question.
+    waits for its answer, `gather` for at least one question. Threads: one role a client, one a server; a question goes
+    to one server. Death: a dead client's question is answered into the void; when a server dies, `ask` waits for its
+    successor, which finds the question.
     """
 
     def ask(self, client: int, question: Mapping[str, np.ndarray]) -> Op[Slot]:
         """The answer to this question, a copy."""
 
-    def gather(self, most: int) -> Op[list[tuple[int, Slot]]]:
-        """One to `most` open questions, with their clients."""
+    def gather(self, most: int, least: int = 1, patience: float = 0.0) -> Op[list[tuple[int, Slot]]]:
+        """One to `most` open questions, with their clients. They are not copied: each is valid until its answer.
+
+        While fewer than `least` are open it waits for more, until the oldest is `patience` seconds old.
+        """
 
     def answer(self, clients: Sequence[int], answers: Sequence[Mapping[str, np.ndarray]]) -> None:
-        """Hand each client its answer."""
+        """Hand each of these clients, gathered here before, its answer."""
 
 
 class Group(Protocol):

@@ -40,7 +40,8 @@ class TableSpec:
 
 @dataclass(frozen=True, kw_only=True)
 class CallSpec:
-    clients: int
+    clients: tuple[str, ...]  # the roles that ask, by client
+    servers: tuple[str, ...]  # the roles that answer
     question: Record
     answer: Record
     kind = "Call"

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from shoal.core.errors import RunFailed
-from shoal.core.ports import NOT_YET, Op, Slot
-from shoal.core.program import CallSpec, Context, Fault, GroupSpec, PortSpec, Program, Report, TableSpec
+from shoal.core.ports import NOT_YET, Op
+from shoal.core.program import Context, Fault, GroupSpec, PortSpec, Program, Report, TableSpec
 from shoal.runtimes.memory import PLAIN, Place, Silent, plain_ports, private_arena
 from shoal.runtimes.session import Event
 
@@ -94,8 +94,6 @@ def inline_ports(specs: Mapping[str, PortSpec], names: Sequence[str]) -> dict[st
     for name, spec in specs.items():
         if isinstance(spec, TableSpec):
             ports[name] = InlineTable(spec)
-        elif isinstance(spec, CallSpec):
-            ports[name] = InlineCall(spec)
         elif isinstance(spec, GroupSpec):
             ports[name] = InlineGroup(spec)
     return ports
@@ -122,40 +120,6 @@ class InlineTable:
             return done[0]
 
         return Op(attempt, what="the table")
-
-
-class InlineCall:
-    """Questions in order of arrival; answers by client."""
-
-    def __init__(self, spec: CallSpec) -> None:
-        self._spec = spec
-        self._open: deque[tuple[int, Slot]] = deque()
-        self._answers: dict[int, Slot] = {}
-
-    def ask(self, client: int, question: Mapping[str, np.ndarray]) -> Op[Slot]:
-        asked = self._spec.question.empty()
-        for name, array in question.items():
-            asked[name][...] = array
-        self._open.append((client, asked))
-
-        def attempt() -> Any:
-            return self._answers.pop(client, NOT_YET)
-
-        return Op(attempt, what=f"the answer to client {client}")
-
-    def gather(self, most: int) -> Op[list[tuple[int, Slot]]]:
-        def attempt() -> Any:
-            batch = [self._open.popleft() for _ in range(min(most, len(self._open)))]
-            return batch or NOT_YET
-
-        return Op(attempt, what="a question")
-
-    def answer(self, clients: Sequence[int], answers: Sequence[Mapping[str, np.ndarray]]) -> None:
-        for client, answer in zip(clients, answers, strict=True):
-            slot = self._spec.answer.empty()
-            for name, array in answer.items():
-                slot[name][...] = array
-            self._answers[client] = slot
 
 
 class InlineGroup:

@@ -16,6 +16,7 @@ import numpy as np
 from shoal.core.ports import NOT_YET, Op, Slot
 from shoal.core.program import BoardSpec, PortSpec, StreamSpec
 from shoal.core.record import ALIGN, Field, Record
+from shoal.runtimes.calls import MemoryCall
 
 
 class Bell(Protocol):
@@ -214,7 +215,7 @@ def _board(spec: BoardSpec) -> Record:
     )
 
 
-PLAIN: dict[str, Any] = {"Stream": MemoryStream, "Board": MemoryBoard}
+PLAIN: dict[str, Any] = {"Stream": MemoryStream, "Board": MemoryBoard, "Call": MemoryCall}
 
 
 def arena_size(specs: Mapping[str, PortSpec]) -> int:

@@ -1,0 +1,121 @@
+"""Call on plain memory: a question slot and an answer slot a client, and counters that say whose turn it is.
+
+A question is open while its number is above the one taken. Its ticket is the time at which it was asked, on the machine's
+monotonic clock: the order of arrival without a counter that two processes could race for. Several servers may share
+one port; they take questions under a lock, and each remembers in memory what it took, so that its successor finds it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from shoal.core.ports import NOT_YET, Op, Slot
+from shoal.core.program import CallSpec
+from shoal.core.record import Field, Record
+
+if TYPE_CHECKING:
+    from shoal.runtimes.memory import Place
+
+CONTENDED = 1e-3  # seconds to wait for a lock that another server holds for microseconds, and rings nobody about
+
+
+class MemoryCall:
+    """`asked` and `ticket` belong to the client, `taken`, `by` and `answered` to the servers."""
+
+    def __init__(self, spec: CallSpec, buffer: Any, offset: int, place: Place) -> None:
+        counters = _counters(spec)
+        views = counters.views(buffer, offset)
+        self._asked, self._ticket, self._taken, self._by, self._answered = (views[f.name] for f in counters.fields)
+        start, clients = offset + counters.nbytes, range(len(spec.clients))
+        self._questions = [spec.question.views(buffer, start + i * spec.question.nbytes) for i in clients]
+        start += len(clients) * spec.question.nbytes
+        self._answers = [spec.answer.views(buffer, start + i * spec.answer.nbytes) for i in clients]
+        self._clients = [place.bells[name] for name in spec.clients]
+        self._servers = [place.bells[name] for name in spec.servers]
+        self._lock = place.lock(offset) if len(spec.servers) > 1 else None
+        self._waits = None if place.me is None else place.bells[place.me].wait
+        self._mine: dict[int, int] = {}  # {client: the number of the question that is being answered here}
+        self._me = 1 + (spec.servers.index(place.me) if place.me in spec.servers else 0)
+        if place.me in spec.servers:  # what a predecessor took and did not answer is open again
+            left = (self._by == self._me) & (self._answered < self._taken)
+            self._taken[left] = self._answered[left]
+
+    @staticmethod
+    def nbytes(spec: CallSpec) -> int:
+        return _counters(spec).nbytes + len(spec.clients) * (spec.question.nbytes + spec.answer.nbytes)
+
+    def ask(self, client: int, question: Mapping[str, np.ndarray]) -> Op[Slot]:
+        slot = self._questions[client]
+        for name, array in question.items():
+            slot[name][...] = array
+        number = int(self._asked[client]) + 1
+        self._ticket[client] = time.monotonic_ns()
+        self._asked[client] = number
+        for bell in self._servers:
+            bell.ring()
+
+        def attempt() -> Any:
+            if self._answered[client] != number:
+                return NOT_YET
+            return {name: array.copy() for name, array in self._answers[client].items()}
+
+        return Op(attempt, self._clients[client].wait, f"the answer to client {client}")
+
+    def gather(self, most: int, least: int = 1, patience: float = 0.0) -> Op[list[tuple[int, Slot]]]:
+        if self._waits is None:  # where one role runs at a time, nobody asks while another waits
+            patience = 0.0
+        pause = [np.inf]  # until waiting any longer makes no sense
+
+        def attempt() -> Any:
+            pause[0] = np.inf
+            waiting = np.flatnonzero(self._asked > self._taken)
+            if not len(waiting):
+                return NOT_YET
+            if len(waiting) < least and patience > 0:
+                left = patience - (time.monotonic_ns() - int(self._ticket[waiting].min())) * 1e-9
+                if left > 0:
+                    pause[0] = left
+                    return NOT_YET
+            if self._lock is None:
+                return self._take(waiting, most)
+            if not self._lock.attempt():
+                pause[0] = CONTENDED
+                return NOT_YET
+            try:
+                return self._take(np.flatnonzero(self._asked > self._taken), most) or NOT_YET
+            finally:
+                self._lock.release()
+
+        waits = self._waits
+        return Op(attempt, None if waits is None else lambda seconds: waits(min(seconds, pause[0])), "a question")
+
+    def _take(self, waiting: np.ndarray, most: int) -> list[tuple[int, Slot]]:
+        """The oldest of `waiting`, which are this server's from now on."""
+        if len(waiting) > 1:
+            waiting = waiting[np.argsort(self._ticket[waiting], kind="stable")][:most]
+        numbers = self._asked[waiting]
+        self._by[waiting] = self._me
+        self._taken[waiting] = numbers
+        clients = waiting.tolist()
+        self._mine |= zip(clients, numbers.tolist(), strict=True)
+        return [(client, self._questions[client]) for client in clients]
+
+    def answer(self, clients: Sequence[int], answers: Sequence[Mapping[str, np.ndarray]]) -> None:
+        for client, answer in zip(clients, answers, strict=True):
+            number = self._mine.pop(client)
+            if self._asked[client] != number:
+                continue  # whoever asked is dead, and a successor has asked since
+            slot = self._answers[client]
+            for name, array in answer.items():
+                slot[name][...] = array
+            self._answered[client] = number
+            self._clients[client].ring()
+
+
+def _counters(spec: CallSpec) -> Record:
+    names = ("asked", "ticket", "taken", "by", "answered")
+    return Record(tuple(Field(name, (len(spec.clients),), "int64") for name in names))
