@@ -26,7 +26,8 @@ class EpisodeTracker:
             """Of the episode that runs at each row, from its first row to this one: sums up to here less those up to there."""
             sums = np.cumsum(added, axis=0, dtype=before.dtype)
             until = np.concatenate([-before[None], sums])  # row t+1 holds the sum up to row t
-            return sums - until[np.maximum(begun, 0), columns] * (begun != 0)
+            rest: np.ndarray = sums - until[np.maximum(begun, 0), columns] * (begun != 0)
+            return rest
 
         ret = so_far(np.where(valid, reward, 0.0), self._ret)
         length = so_far(valid, self._length)
