@@ -32,7 +32,7 @@ def gae(reward: Array, discount: Array, value: Array, boundary: Array, valid: Ar
     Returns:
         A_t [T, B], zero where not valid.
     """
-    goes_on, valid_t = _masks(reward, discount, value, boundary, valid)
+    goes_on, valid_t = masks(reward, discount, value, boundary, valid)
     gamma_t = gamma * discount  # [T, B]
     delta_t = reward + gamma_t * value[1:] - value[:-1]  # [T, B]
     decay_t = jnp.where(goes_on, lam * gamma_t, 0.0)
@@ -61,7 +61,7 @@ def n_step(reward: Array, discount: Array, value: Array, boundary: Array, valid:
         G_t [T, B], zero where not valid.
     """
     assert n >= 1, n
-    goes_on, valid_t = _masks(reward, discount, value, boundary, valid)
+    goes_on, valid_t = masks(reward, discount, value, boundary, valid)
     gamma_t = gamma * discount
     value = jnp.asarray(value)
     v_tp1 = value[1:]
@@ -87,7 +87,7 @@ def monte_carlo(reward: Array, discount: Array, value: Array, boundary: Array, v
     Returns:
         G_t [T, B], zero where not valid.
     """
-    goes_on, valid_t = _masks(reward, discount, value, boundary, valid)
+    goes_on, valid_t = masks(reward, discount, value, boundary, valid)
 
     def back(g_tp1: Array, row: tuple[Array, Array, Array, Array]) -> tuple[Array, Array]:
         r_t, gamma_t, v_tp1, go = row
@@ -99,7 +99,7 @@ def monte_carlo(reward: Array, discount: Array, value: Array, boundary: Array, v
     return jnp.where(valid_t, ret, 0.0)
 
 
-def _masks(reward: Array, discount: Array, value: Array, boundary: Array, valid: Array) -> tuple[Array, Array]:
+def masks(reward: Array, discount: Array, value: Array, boundary: Array, valid: Array) -> tuple[Array, Array]:
     """(row t+1 continues row t, row t is valid), both [T, B] bool. Asserts the shapes."""
     t, shape = reward.shape[0], reward.shape
     assert discount.shape == boundary.shape == valid.shape == shape, (
