@@ -25,9 +25,9 @@ class Collector:
         self._rows = parts.make_rows(index, context)
         self._act = compiled(parts.algorithm).act
         self._carry = {n: np.array(a) for n, a in parts.algorithm.initial_carry(parts.envs).items()}
-        self._explore = np.ones(parts.envs, np.float32)
-        # Made once: a call with a Python int would convert it each time.
-        self._times = [np.int32(t) for t in range(parts.unroll)]
+        # On the device once: a call with NumPy arrays or Python numbers would bring them there each time.
+        self._explore = jax.device_put(np.ones(parts.envs, np.float32))
+        self._times = [jax.device_put(np.int32(t)) for t in range(parts.unroll)]
         self._starts: Any = parts.starts[index] if parts.starts else None
         if self._starts is not None:
             self._remembered = self._starts.init(
@@ -47,18 +47,18 @@ class Collector:
     def collect(self, actor: Any, version: int, unroll: int, slot: Slot) -> None:
         """Fill `slot` with unroll number `unroll`, acting by `actor`."""
         parts, rows = self._parts, self._rows
-        key = key_data(parts.seed, ACTING, self._index, unroll)
+        key = jax.device_put(key_data(parts.seed, ACTING, self._index, unroll))
         slot["clock"][0] = time.monotonic()
         rows.begin(slot, parts.algorithm.experience.fresh, self._next_starts(actor, unroll))
         for name, array in self._carry.items():
             slot[f"carry/{name}"][...] = array
         slot["version"][...] = version
         carry: Any = self._carry
-        for t in self._times:
-            action, extras, carry = self._act(actor, rows.obs, carry, rows.first, key, t, self._explore)
+        for t, time_step in enumerate(self._times):
+            action, extras, carry = self._act(actor, rows.obs, carry, rows.first, key, time_step, self._explore)
             for name, array in extras.items():
                 slot[f"extras/{name}"][t] = array
-            rows.step(slot, int(t), np.asarray(action))
+            rows.step(slot, t, np.asarray(action))
             self._context.beat()
         self._carry = {name: np.asarray(array) for name, array in carry.items()}
         slot["clock"][1] = time.monotonic()
