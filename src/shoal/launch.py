@@ -36,6 +36,7 @@ from shoal.run.progress import Panel
 from shoal.run.signals import StopRequest
 from shoal.run.sinks import open_sinks
 from shoal.runtimes.threads import aside
+from shoal.topologies.topology import OwnBatches
 
 WINDOW = 100  # episodes behind the mean return
 
@@ -65,9 +66,19 @@ class Outcome:
 
 def make_algorithm(plan: Plan) -> Algorithm:
     net = plan.net_class(plan.net, plan.spec)
-    task = Task(spec=plan.spec, envs=plan.actors * plan.envs, fresh=plan.source.fresh, apart=plan.topology_class.apart)
+    # Of the topology as it is set, not of its class: what it needs may depend on its settings.
+    apart = plan.topology_class(plan.topology).apart
+    task = Task(spec=plan.spec, envs=unrolls(plan) * plan.envs, fresh=plan.source.fresh, apart=apart)
     algorithm: Algorithm = plan.algo_class(plan.algo, task, net)
     return algorithm
+
+
+def unrolls(plan: Plan) -> int:
+    """That one learner takes for an update."""
+    topology = plan.topology_class(plan.topology)
+    if isinstance(topology, OwnBatches):
+        return topology.unrolls(plan.actors, plan.settings.learners)
+    return plan.actors
 
 
 def make_rows(source: Source, envs: int, seed: int, actor: int, context: Context) -> EnvRows:
@@ -82,7 +93,7 @@ def make_rows(source: Source, envs: int, seed: int, actor: int, context: Context
 def make_parts(plan: Plan, loaded: Loaded | None, weights: Mapping[str, np.ndarray] | None) -> Parts:
     """`loaded` is a checkpoint to go on from; `weights` are the params and statistics of another run to begin with."""
     settings, algorithm = plan.settings, make_algorithm(plan)
-    steps = algorithm.experience.length * plan.actors * plan.envs
+    steps = algorithm.experience.length * unrolls(plan) * plan.envs * settings.learners
     assert settings.steps is not None
     state: Mapping[str, np.ndarray] = {}
     snapshots: dict[str, dict[str, np.ndarray]] = {}
@@ -98,6 +109,7 @@ def make_parts(plan: Plan, loaded: Loaded | None, weights: Mapping[str, np.ndarr
         actors=plan.actors,
         envs=plan.envs,
         learners=settings.learners,
+        unrolls=unrolls(plan),
         seed=settings.seed,
         updates=-(-settings.steps // steps),
         start=int(loaded.meta["version"]) if loaded else 0,

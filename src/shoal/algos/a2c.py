@@ -1,12 +1,16 @@
 """A2C: one gradient a batch, from advantages of the policy that acted.
 
-Mnih et al. 2016, https://arxiv.org/abs/1602.01783. Deviation: the return estimator is GAE, of which n-step returns are one end.
+Mnih et al. 2016, https://arxiv.org/abs/1602.01783. Deviation: the return estimator is GAE, of which n-step returns are one end;
+where older weights act than learn it is V-trace (Espeholt et al. 2018, https://arxiv.org/abs/1802.01561).
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Any, final
+
+import jax
+import jax.numpy as jnp
 
 from shoal.algos.on_policy import Batch, OnPolicy, OnPolicyConfig, never, rmsprop
 from shoal.core.algorithm import LearnerState, Optimiser, Params
@@ -61,4 +65,16 @@ def actor_critic_loss(algorithm: OnPolicy[Any], params: Params, batch: Batch) ->
     value_loss = losses.masked_mean(losses.value_loss(value, rows.target), rows.valid)
     mean_entropy = losses.masked_mean(entropy, rows.valid)
     total = policy_loss + config.value_weight * value_loss - config.entropy * mean_entropy
-    return total, {"policy": policy_loss, "value": value_loss, "entropy": mean_entropy}
+    metrics = {"policy": policy_loss, "value": value_loss, "entropy": mean_entropy}
+    return total, {**metrics, **(ratios(log_pi, batch, config.rho_clip) if algorithm.traces else {})}
+
+
+def ratios(log_pi: Array, batch: Batch, clip: float) -> dict[str, Array]:
+    """How far the policy has moved since it acted: the mean and the largest ratio, and the share that is clipped."""
+    rows = batch.rows
+    ratio = jnp.exp(jax.lax.stop_gradient(jnp.where(rows.valid, log_pi - rows.log_mu, 0.0)))
+    return {
+        "ratio/mean": losses.masked_mean(ratio, rows.valid),
+        "ratio/max": jnp.max(ratio),
+        "ratio/clipped": losses.masked_mean((ratio > clip).astype(jnp.float32), rows.valid),
+    }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import abc
 from dataclasses import dataclass
-from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
+from typing import Any, ClassVar, Generic, Literal, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -26,6 +26,7 @@ from shoal.core.config import Fraction, NonNegative, NonNegativeFloat, Positive,
 from shoal.core.trajectory import Array, Trajectory
 from shoal.nets.actor_critic import Net
 from shoal.ops import distributions, losses, returns, schedules, statistics
+from shoal.ops.vtrace import vtrace
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,6 +59,12 @@ class OnPolicyConfig:
     """divide rewards by the running deviation of discounted returns"""
     reward_scale: PositiveFloat = 1.0
     """rewards are multiplied by this first"""
+    returns: Literal["auto", "gae", "vtrace"] = "auto"
+    """the return estimator; auto: V-trace where older weights act than learn, unless the loss has a ratio of its own, as PPO's"""
+    rho_clip: PositiveFloat = 1.0
+    """V-trace: the most that a temporal difference and a policy gradient weigh"""
+    c_clip: PositiveFloat = 1.0
+    """V-trace: the most that a trace is carried on by"""
 
 
 class Rows(NamedTuple):
@@ -98,6 +105,7 @@ class OnPolicy(abc.ABC, Generic[C]):
 
     Config: ClassVar[type[Any]]
     about: ClassVar[str]
+    weighs: ClassVar[bool] = False  # the loss has a probability ratio of its own
 
     @property
     @abc.abstractmethod
@@ -116,6 +124,13 @@ class OnPolicy(abc.ABC, Generic[C]):
     @property
     def lam(self) -> float:
         return self.config.lam
+
+    @property
+    def traces(self) -> bool:
+        """Whether returns are V-trace's."""
+        if self.config.returns == "auto":
+            return self.task.apart and not self.weighs
+        return self.config.returns == "vtrace"
 
     @property
     def experience(self) -> Unrolls:
@@ -204,8 +219,16 @@ class OnPolicy(abc.ABC, Generic[C]):
             acted_params = {**acted.params, "value": state.params["value"]}
             policy, _ = self.net.forward(acted_params, self._seen(acted, tr.obs[:-1]), tr.carry, tr.first[:-1])
             log_mu = distributions.log_prob(self.task.spec.action, policy, tr.action)
-        advantage = returns.gae(reward, tr.discount, value, tr.boundary, tr.valid, config.gamma, self.lam)
-        target = advantage + value[:-1]
+        rewards = (reward, tr.discount, value, tr.boundary, tr.valid, config.gamma, self.lam)
+        if self.traces:
+            newest, _ = self.net.forward(state.params, seen[:-1], tr.carry, tr.first[:-1])
+            log_pi = distributions.log_prob(self.task.spec.action, newest, tr.action)
+            found = vtrace(log_pi, log_mu, *rewards, config.rho_clip, config.c_clip)
+            target = found.target
+            advantage = found.advantage * (1.0 if self.weighs else jnp.minimum(config.rho_clip, found.rho))
+        else:
+            advantage = returns.gae(*rewards)
+            target = advantage + value[:-1]
         if config.normalise_advantage:
             advantage = losses.standardise(advantage, tr.valid)
         rows = Rows(seen[:-1], tr.action, log_mu, value[:-1], advantage, target, tr.valid, tr.first[:-1])

@@ -40,6 +40,7 @@ class PPOConfig(OnPolicyConfig):
 @final
 class PPO(OnPolicy[PPOConfig]):
     Config = PPOConfig
+    weighs = True
     about = "proximal policy optimisation: several epochs on each batch, held near the policy that acted"
 
     @property

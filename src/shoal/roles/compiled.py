@@ -112,6 +112,11 @@ def sweep(algorithm: Algorithm, state: LearnerState, batch: Any, key: Array) -> 
     return state, {name: jnp.where(applied, m, 0.0).ravel() @ share.ravel() for name, m in metrics.items()}
 
 
+def metric_name(name: str) -> str:
+    """What the algorithm calls `policy` is logged as `loss/policy`; a name with a place of its own keeps it."""
+    return name if "/" in name else f"loss/{name}"
+
+
 def apply(algorithm: Algorithm, state: LearnerState, grads: Any) -> LearnerState:
     """The optimiser, then `settle`."""
     updates, moments = algorithm.optimiser.update(grads, state.moments, state.params)

@@ -9,15 +9,14 @@ from typing import Any
 import jax
 import numpy as np
 
-from shoal.core.keys import LEARNING, key_data
 from shoal.core.ports import Board, Slot, Stream
 from shoal.core.program import Context, Ports, Report, Steps
 from shoal.core.trajectory import as_trajectory
 from shoal.core.weights import to_vector
 from shoal.roles.actor import Collector
-from shoal.roles.compiled import compiled
 from shoal.roles.episodes import EpisodeTracker
 from shoal.roles.parts import Parts
+from shoal.roles.updates import make_update
 
 
 class Trainer:
@@ -25,11 +24,11 @@ class Trainer:
 
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
-        self._update = compiled(parts.algorithm).update
+        self._update = make_update(parts)
         self.version = parts.start
         self.state = parts.initial_state()
         self.actor = parts.algorithm.actor_state(self.state)
-        self._trackers = [EpisodeTracker(parts.envs) for _ in range(parts.actors)]
+        self._trackers = [EpisodeTracker(parts.envs) for _ in range(parts.batch)]
         for i, tracker in enumerate(self._trackers):
             if f"episodes-{i}" in parts.snapshots:
                 tracker.restore(parts.snapshots[f"episodes-{i}"])
@@ -37,10 +36,8 @@ class Trainer:
         self._steps = 0
 
     def compile(self, acted: Any) -> None:
-        """Compile `update` ahead of the data."""
-        slot = as_trajectory(self._parts.record.empty())
-        args = (self.state, acted, [slot] * self._parts.actors, key_data(0), np.float32(0))
-        self._update = self._update.lower(*args).compile()
+        """Compile the update ahead of the data."""
+        self._update.compile(self.state, acted, self._parts.batch)
 
     def learn(self, slots: Sequence[Slot], acted: Any, waited: float) -> Report:
         """One update on one unroll of each actor, which `acted` had acted."""
@@ -49,10 +46,8 @@ class Trainer:
             self._began_at = min(float(slot["clock"][0]) for slot in slots)
         trajectories = [as_trajectory(slot) for slot in slots]
         before = now()
-        progress = np.float32(self.version / max(1, parts.updates))
-        key = key_data(parts.seed, LEARNING, self.version)
-        self.state, self.actor, metrics = self._update(self.state, acted, trajectories, key, progress)
-        metrics = {f"loss/{name}": float(value) for name, value in metrics.items()}
+        progress = self.version / max(1, parts.updates)
+        self.state, self.actor, metrics = self._update(self.state, acted, trajectories, self.version, progress)
         learnt = now() - before
         lag = self.version - np.concatenate([slot["version"].ravel() for slot in slots])
         episodes = tuple(
@@ -80,7 +75,8 @@ class Trainer:
         )
 
     def snapshots(self) -> dict[str, dict[str, np.ndarray]]:
-        return {f"episodes-{i}": tracker.snapshot() for i, tracker in enumerate(self._trackers)}
+        trackers = {f"episodes-{i}": tracker.snapshot() for i, tracker in enumerate(self._trackers)}
+        return {**trackers, **self._update.snapshots()}
 
 
 class Learner:

@@ -43,6 +43,7 @@ class Parts:
     actors: int
     envs: int  # of each actor
     learners: int = 1
+    unrolls: int = 0  # that a learner takes for one update; 0 is one of each actor
     seed: int
     updates: int  # the budget
     start: int = 0  # the version to go on from
@@ -63,7 +64,12 @@ class Parts:
 
     @property
     def steps_per_update(self) -> int:
-        return self.unroll * self.envs * self.actors
+        return self.unroll * self.envs * self.batch * self.learners
+
+    @property
+    def batch(self) -> int:
+        """Unrolls that one learner takes for an update."""
+        return self.unrolls or self.actors
 
     @cached_property
     def layout(self) -> Layout:

@@ -19,7 +19,7 @@ from shoal.core.errors import BadInput
 from shoal.core.keys import ACTING, LEARNING, STARTS, key_data
 from shoal.core.program import Fault, Program, Report
 from shoal.core.trajectory import Array, Trajectory
-from shoal.roles.compiled import act, update
+from shoal.roles.compiled import act, metric_name, update
 from shoal.roles.episodes import EpisodeTracker
 from shoal.roles.parts import Parts, named_leaves, restore_leaves
 from shoal.runtimes.session import Event
@@ -159,7 +159,7 @@ class FusedSession:
             began_at=began,
             ended_at=ended,
             episodes=episodes,
-            metrics={f"loss/{n}": float(np.mean(np.asarray(m)[:updates])) for n, m in metrics.items()}
+            metrics={metric_name(n): float(np.mean(np.asarray(m)[:updates])) for n, m in metrics.items()}
             | {"lag/versions": 0.0, "lag/max": 0.0},
             state=self._loop.learner,
         )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from shoal.core.program import Program
 from shoal.roles.parts import Parts
@@ -20,3 +20,11 @@ class Topology(Protocol):
     def __init__(self, config: Any) -> None: ...
 
     def program(self, parts: Parts) -> Program: ...
+
+
+@runtime_checkable
+class OwnBatches(Protocol):
+    """A topology whose learners take other batches than one unroll of each actor."""
+
+    def unrolls(self, actors: int, learners: int) -> int:
+        """Of how many unrolls one learner's batch consists. `BadInput` where it cannot be had."""
