@@ -20,12 +20,14 @@ from shoal.core.config import NonNegative, NonNegativeFloat, Positive
 from shoal.core.errors import BadInput, nearest
 from shoal.core.spec import EnvSpec
 from shoal.envs.source import Source, find
-from shoal.nets.actor_critic import ActorCritic, NetConfig
+from shoal.nets.actor_critic import ActorCritic
+from shoal.nets.q_network import QNetwork
 from shoal.runtimes import RUNTIMES
 from shoal.topologies import TOPOLOGIES
 from shoal.tuned import tuned
 
 AXES = ("algo", "topology", "runtime", "net")
+NETS: dict[str, Any] = {"actor_critic": ActorCritic, "q_network": QNetwork}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,12 +40,12 @@ class Settings:
     """who acts, who learns and what moves: a name (`shoal topologies`); sync, or sequential under fused"""
     runtime: str | None = None
     """where the roles run: a name (`shoal runtimes`); threads, or processes for environments written in Python"""
-    net: str = "actor_critic"
-    """policy and value: actor_critic, or an import path pkg.module:Class"""
+    net: str | None = None
+    """what the algorithm learns: actor_critic, q_network, or an import path pkg.module:Class; by default what it needs"""
     backend: Literal["auto", "envpool", "gymnasium", "jax"] = "auto"
     """who steps the environments: EnvPool where it has the id, else Gymnasium; jax for JAX-native ones (fused uses it)"""
     actors: Positive | None = None
-    """how many actors collect; by default one a core"""
+    """how many actors collect; by default one a core, or what the table of tuned settings says"""
     envs: Positive | None = None
     """environments of each actor; by default what the table of tuned settings shares out among the actors"""
     learners: Positive = 1
@@ -176,7 +178,9 @@ def resolve(env: Any, loose: Mapping[str, Any]) -> Plan:
     settings = configs.build(Settings, {**{k: v for k, v in given.items() if k not in AXES}, **_plain_names(names)})
     notes: list[str] = []
     algo_class = _look_up(names["algo"] or settings.algo, ALGOS, "algorithm")
-    net_class = _look_up(names["net"] or "actor_critic", {"actor_critic": ActorCritic}, "net")
+    usual_net = getattr(algo_class, "net_name", "actor_critic")
+    net_name = settings.net or usual_net
+    net_class = _look_up(names["net"] or net_name, NETS, "net")
     backend = "jax" if settings.runtime == "fused" and settings.backend == "auto" else settings.backend
     source = find(env, backend)
     spec = source.spec()
@@ -195,11 +199,12 @@ def resolve(env: Any, loose: Mapping[str, Any]) -> Plan:
             f"--learners is {settings.learners}: topology {topology_name!r} has one learner; more are for {several}"
         )
     table = tuned(source.name, settings.algo, spec.obs.is_image)
-    actors = settings.actors or (1 if runtime_name == "fused" else cores())
+    actors = settings.actors or (1 if runtime_name == "fused" else table.get("actors", cores()))
     settings = dataclasses.replace(
         settings,
         topology=topology_name,
         runtime=runtime_name,
+        net=net_name,
         backend=cast(Any, source.backend),
         actors=actors,
         envs=settings.envs or max(1, table["total_envs"] // actors),
@@ -214,7 +219,7 @@ def resolve(env: Any, loose: Mapping[str, Any]) -> Plan:
         algo=_config(algo_class, {**(table.get("algo", {}) if known_algo else {}), **fields["algo"]}, "algo"),
         topology=_overlap(_config(topology_class, fields["topology"], "topology"), runtime_class),
         runtime=_config(runtime_class, fields["runtime"], "runtime"),
-        net=_config(net_class, {**(table.get("net", {}) if net_class is ActorCritic else {}), **fields["net"]}, "net"),
+        net=_config(net_class, {**(table.get("net", {}) if net_name == usual_net else {}), **fields["net"]}, "net"),
         algo_class=algo_class,
         topology_class=topology_class,
         runtime_class=runtime_class,
@@ -261,17 +266,20 @@ def _look_up(name: Any, registry: Mapping[str, Any], what: str) -> Any:
 
 def _name_of(axis: str, config: Any) -> str:
     """The name on an axis whose settings are of this type."""
-    registries: dict[str, Mapping[str, Any]] = {"algo": ALGOS, "topology": TOPOLOGIES, "runtime": RUNTIMES}
+    registries: dict[str, Mapping[str, Any]] = {
+        "algo": ALGOS,
+        "topology": TOPOLOGIES,
+        "runtime": RUNTIMES,
+        "net": NETS,
+    }
     for name, entry in registries.get(axis, {}).items():
         if entry.Config is type(config):
             return name
-    if isinstance(config, NetConfig):
-        return "actor_critic"
     raise BadInput(f"{type(config).__name__} is not the settings of any {axis}")
 
 
 def _config(owner: Any, values: Mapping[str, Any], axis: str) -> Any:
-    config = NetConfig if owner is ActorCritic else getattr(owner, "Config", None)
+    config = getattr(owner, "Config", None)
     if config is None:
         raise BadInput(f"{axis} {owner.__name__} has no Config: a frozen dataclass of its settings")
     return configs.build(config, values, f"{axis}.")

@@ -18,8 +18,8 @@ import jax
 import msgspec
 import numpy as np
 
-from shoal.core.algorithm import Algorithm, LearnerState, Task
-from shoal.core.device import settle_process
+from shoal.core.algorithm import Algorithm, LearnerState, Replay, Task
+from shoal.core.device import available_memory, settle_process
 from shoal.core.errors import BadInput, EnvFault, RunFailed, ShoalError
 from shoal.core.program import Context, Episode, Fault, Report, check_fits
 from shoal.core.weights import params_hash
@@ -29,6 +29,7 @@ from shoal.envs.source import Source
 from shoal.experiment import Plan
 from shoal.roles.evaluator import Played, play
 from shoal.roles.parts import EnvRows, Parts, named_leaves, restore_leaves
+from shoal.roles.replaying import check_memory
 from shoal.run.checkpoints import Checkpoints, Loaded
 from shoal.run.folder import RunFolder
 from shoal.run.policy import save_policy
@@ -119,6 +120,8 @@ def make_parts(plan: Plan, loaded: Loaded | None, weights: Mapping[str, np.ndarr
         report_every=settings.report_every,
         pure_env=None if pure is None else (BatchedJax(pure, plan.envs), actor_key(settings.seed, 0)),
     )
+    if isinstance(algorithm.experience, Replay):
+        check_memory(parts, available_memory())
     if weights is not None:
         fresh = named_leaves(parts.initial_state())
         kept = {n: a for n, a in weights.items() if n.startswith(("params/", "obs/"))}

@@ -50,6 +50,26 @@ TUNED: dict[tuple[str, str], Settings] = {
         "algo": {"learning_rate": 3e-3, "final_rate": 0.1, "gamma": 0.999, "unroll": 128, "reward_scale": 0.1},
         "net": {"hidden": [64, 64], "activation": "relu"},
     },
+    ("LunarLander-v3", "dqn"): {
+        "steps": 300_000,
+        "actors": 1,
+        "total_envs": 32,
+        "algo": {
+            "learning_rate": 1e-3,
+            "final_rate": 0.05,
+            "gamma": 0.99,
+            "unroll": 8,
+            "batch_size": 128,
+            "every": 4,
+            "capacity": 65_536,
+            "warmup": 2_000,
+            "explore": 0.2,
+            "epsilon_end": 0.02,
+            "target_every": 200,
+            "reward_scale": 0.1,
+        },
+        "net": {"hidden": [64, 64], "activation": "relu"},
+    },
     ("CartPole-v1", "ppo"): {
         "steps": 500_000,
         "total_envs": 128,
@@ -97,6 +117,49 @@ TUNED: dict[tuple[str, str], Settings] = {
             "normalise_reward": True,
         },
     },
+    ("CartPole-v1", "dqn"): {
+        "steps": 150_000,
+        "actors": 1,
+        "total_envs": 16,
+        "algo": {
+            "learning_rate": 1e-3,
+            "final_rate": 0.05,
+            "gamma": 0.98,
+            "unroll": 8,
+            "batch_size": 128,
+            "every": 2,
+            "capacity": 50_000,
+            "explore": 0.2,
+            "target_every": 200,
+            "reward_scale": 0.1,
+        },
+        "net": {"hidden": [64, 64], "activation": "relu"},
+    },
+    ("*", "dqn"): {
+        "steps": 1_000_000,
+        "actors": 1,
+        "total_envs": 16,
+        "algo": {"explore": 0.1, "normalise_obs": True, "normalise_reward": True},
+    },
+    # Mnih et al. 2015, with the double estimator and three steps; a million frames of four pictures would not fit here.
+    ("image", "dqn"): {
+        "steps": 10_000_000,
+        "actors": 1,
+        "total_envs": 16,
+        "algo": {
+            "learning_rate": 1e-4,
+            "unroll": 8,
+            "batch_size": 32,
+            "every": 4,
+            "capacity": 50_000,
+            "warmup": 10_000,
+            "n_step": 3,
+            "explore": 0.05,
+            "epsilon_end": 0.01,
+            "target_every": 2_000,
+        },
+        "net": {"hidden": [512], "dueling": True},
+    },
     ("*", "ppo"): {
         "steps": 1_000_000,
         "total_envs": 16,
@@ -136,6 +199,8 @@ def tuned(env: str, algo: str, is_image: bool) -> Settings:
     plain = TUNED.get(("*", algo), {"steps": 1_000_000, "total_envs": 16})
     if not is_image:
         return plain
+    if ("image", algo) in TUNED:
+        return TUNED["image", algo]
     # Images bring their own net and budget; a field that only PPO has is left out for the others.
     algo_settings = {k: v for k, v in ATARI["algo"].items() if algo == "ppo" or k != "batch_size"}
     return {**ATARI, "algo": algo_settings}

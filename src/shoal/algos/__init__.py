@@ -9,12 +9,13 @@ from __future__ import annotations
 from typing import Any
 
 from shoal.algos.a2c import A2C
-from shoal.algos.on_policy import OnPolicy
+from shoal.algos.dqn import DQN
 from shoal.algos.ppo import PPO
 from shoal.algos.reinforce import Reinforce
 
-ALGOS: dict[str, type[OnPolicy[Any]]] = {
+ALGOS: dict[str, type[Any]] = {
     "a2c": A2C,
+    "dqn": DQN,
     "ppo": PPO,
     "reinforce": Reinforce,
 }

@@ -161,8 +161,7 @@ def _help(parsed: Words) -> str:
     """The usage, then every setting with its default; the axes as they are chosen on this command line."""
     from shoal.algos import ALGOS
     from shoal.cli.listing import describe
-    from shoal.experiment import Settings
-    from shoal.nets.net import NetConfig
+    from shoal.experiment import NETS, Settings
     from shoal.runtimes import RUNTIMES
     from shoal.topologies import TOPOLOGIES
 
@@ -180,5 +179,7 @@ def _help(parsed: Words) -> str:
     ):
         name, config = chosen(axis, registry, default)
         parts += [f"settings of {axis} {name}", describe(config, f"{axis}.")]
-    parts += ["settings of the net", describe(NetConfig, "net.")]
+    usual = getattr(ALGOS[parsed.options.get("algo", "ppo")], "net_name", "actor_critic")
+    name, config = chosen("net", NETS, usual)
+    parts += [f"settings of the net {name}", describe(config, "net.")]
     return "\n".join(parts)

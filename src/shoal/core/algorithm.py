@@ -6,7 +6,7 @@ group may average them and a shared table may add them. Who implements it: `algo
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 from shoal.core.spec import EnvSpec
 from shoal.core.trajectory import Array, Trajectory
@@ -47,6 +47,7 @@ class ActorState(NamedTuple):
     params: Params  # the policy's; the value's stay with the learner
     obs_mean: Array | None
     obs_scale: Array | None
+    epsilon: Array | None = None  # [] how often to act at random, where noise is not the policy's own
 
 
 class Feedback(NamedTuple):
@@ -54,6 +55,7 @@ class Feedback(NamedTuple):
 
     metrics: dict[str, Array]  # scalars
     stop: Array  # [] bool: no further minibatch of this update should be applied
+    td: Array | None = None  # [N] the errors of what was drawn from a replay: its next priorities
 
 
 class Unrolls(NamedTuple):
@@ -61,6 +63,37 @@ class Unrolls(NamedTuple):
 
     length: int
     fresh: bool = False
+
+
+class Replay(NamedTuple):
+    """Learns from what it remembers: `prepare` gives rows to keep, and minibatches are drawn from all that are kept."""
+
+    length: int  # of an unroll
+    batch: int  # rows a gradient
+    every: int  # environment steps for each gradient
+    capacity: int  # rows that are kept, over all actors
+    warmup: int  # rows before the first gradient
+    n_step: int = 1
+    kind: Literal["uniform", "prioritized"] = "uniform"
+    sampler: Literal["seeded", "cpprb"] = "seeded"  # who keeps priorities
+    alpha: float = 0.6  # 0 draws all alike, 1 in proportion to the error
+    beta: float = 0.4  # how much of the bias of drawing is put right at the start; all of it at the end
+    replacement: bool = True  # a row may be twice in one minibatch
+    fresh: bool = False
+
+
+class Kept(NamedTuple):
+    """What `prepare` gives a replay. Every array begins with [T, B], or with [N] once it is flattened."""
+
+    rows: Any  # a named tuple of arrays
+    valid: Array  # rows that are kept
+
+
+class Drawn(NamedTuple):
+    """A minibatch from a replay: arrays begin with [N]."""
+
+    rows: Any
+    weight: Array  # [N] of each row's loss, at most 1
 
 
 class Minibatches(NamedTuple):
@@ -96,7 +129,7 @@ class Algorithm(Protocol):
     def __hash__(self) -> int: ...
 
     @property
-    def experience(self) -> Unrolls: ...
+    def experience(self) -> Unrolls | Replay: ...
 
     @property
     def minibatches(self) -> Minibatches: ...
@@ -124,7 +157,8 @@ class Algorithm(Protocol):
     ) -> tuple[LearnerState, Any]:
         """Once an unroll: statistics, log-probabilities, advantages. A batch whose arrays begin with [T, B].
 
-        `acted` is what acted, where the learner still holds it; otherwise `extras` has what is needed.
+        `acted` is what acted, where the learner still holds it; otherwise `extras` has what is needed. With a replay the
+        batch is a `Kept`, and what `gradients` gets is a `Drawn`.
         """
 
     def gradients(self, state: LearnerState, minibatch: Any, key: Array) -> tuple[Params, Feedback]:

@@ -36,6 +36,16 @@ def settle_process() -> None:
     config.update("jax_persistent_cache_min_entry_size_bytes", -1)
 
 
+def available_memory() -> int:
+    """Bytes that may still be used without swapping, as far as the system tells; else all that there are."""
+    info = Path("/proc/meminfo")
+    if info.exists():
+        for line in info.read_text().splitlines():
+            if line.startswith("MemAvailable:"):
+                return int(line.split()[1]) * 1024
+    return int(os.sysconf("SC_PAGE_SIZE")) * int(os.sysconf("SC_PHYS_PAGES"))
+
+
 def _accelerator() -> bool:
     """Whether a GPU could be there: then JAX chooses the platform itself."""
     return sys.platform == "linux" and Path("/proc/driver/nvidia").exists()

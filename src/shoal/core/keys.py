@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-ACTING, LEARNING, INIT, ENVS, EVALUATION, STARTS = range(6)  # the first word of a path: no two uses share a key
+# The first word of a path: no two uses share a key.
+ACTING, LEARNING, INIT, ENVS, EVALUATION, STARTS, REPLAYING = range(7)
 
 
 def key_data(seed: int, *path: int) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""Through what roles speak: five ports. Topologies name them, runtimes implement them.
+"""Through what roles speak: the ports. Topologies name them, runtimes implement them.
 
 A role is a generator. Whatever may have to wait is an `Op`, and a role waits with `value = yield from port.method(...)`.
 How the waiting is done belongs to the runtime: `inline` lets another role run, a thread or a process sleeps until the
@@ -16,6 +16,7 @@ import numpy as np
 
 T = TypeVar("T")
 Slot = dict[str, np.ndarray]
+Change = Callable[[Sequence[int], Sequence[np.ndarray]], Sequence[np.ndarray]]
 
 
 class _NotYet:
@@ -79,6 +80,31 @@ class Stream(Protocol):
         """Slots pushed so far: where a producer's successor goes on."""
 
 
+class SharedStream(Stream, Protocol):
+    """A Stream (`StreamSpec.shared`) that several consumers take from, or in another order: newest first, or the newest alone.
+
+    What is taken is a copy, so that a slot is free at once, nobody reads half of two unrolls, and a consumer's death
+    loses nothing but its copies. `queue` and `stack` give each slot to one consumer. A `window` holds a lane's newest slot:
+    `claim` never waits, what is pushed replaces what was there, read or not, and every consumer may read it. A producer may
+    end its lane; the others see it (the active bitmap) once the lane is empty.
+    """
+
+    def end_of(self, consumer: int, reread: bool = False) -> SharedStream:
+        """The same stream as this consumer sees it. It takes a version of a window once, unless `reread`."""
+
+    def finish(self, lane: int) -> None:
+        """The producer pushes no more."""
+
+    def active(self) -> np.ndarray:
+        """[lanes] False where the producer has finished and nothing is left."""
+
+    def lost(self) -> int:
+        """Slots that were replaced before anybody had read them."""
+
+    def collisions(self) -> np.ndarray:
+        """[consumers, 2] slots that each has read, and those of them that another had read before."""
+
+
 class Board(Protocol):
     """The newest weights, versioned, from one writer to any number of readers; the last `history` versions stay.
 
@@ -98,18 +124,61 @@ class Board(Protocol):
 
 
 class Table(Protocol):
-    """A vector that many workers pull from and push to, by one of the consistencies.
+    """Rows of one vector each, that many workers pull from and push to, by one of two consistencies.
 
-    Ordering: a worker's own pushes apply in order; between workers none. Blocking: `pull` never, `push` as the
-    consistency asks (`lock` waits for the lock). Threads: any. Death: a worker that dies before its push has no
-    effect; one that dies inside it under `hogwild` leaves part of the addition, under `lock` all or nothing.
+    Ordering: a worker's own pushes apply in order; between workers none. Blocking: `pull` never; `push` never under
+    `hogwild`, and waits for the row's lock under `lock`, as `change` does. Threads: any. Death: a worker that dies before its
+    push has no effect; one that dies inside it under `hogwild` leaves part of the addition, under `lock` all of a row or
+    nothing, and its lock is free again.
     """
 
-    def pull(self) -> tuple[int, np.ndarray]:
-        """(pushes so far, copy of the vector)."""
+    rows: int
+    waited: float  # seconds that this end has waited for locks
 
-    def push(self, worker: int, delta: np.ndarray) -> Op[int]:
-        """Add `delta`; answers the number of pushes since, this one included."""
+    def put(self, vector: np.ndarray, row: int = 0) -> None:
+        """The first contents of a row, before anybody else uses it."""
+
+    def pull(self, row: int = 0, most: int | None = None) -> tuple[int, np.ndarray]:
+        """(changes of this row so far, copy of its vector, or of the first `most` entries)."""
+
+    def push(self, worker: int, delta: np.ndarray, row: int = 0) -> Op[int]:
+        """Add `delta`; answers the number of changes so far, this one included."""
+
+    def change(self, rows: Sequence[int], by: Change) -> Op[int]:
+        """Under the locks of these rows, taken in the order of their numbers: `by(versions, vectors)` gives the new vectors.
+
+        Answers the number of changes of the first of them so far, this one included. Not under `hogwild`.
+        """
+
+    def lost(self) -> float:
+        """The share of what was pushed that did not arrive, because two added at once; of a sample of the entries."""
+
+
+class Roster(Protocol):
+    """Who does how much: shares out a fixed number of turns among workers, as fast as each of them takes them.
+
+    Ordering: turns are numbered in the order in which they are taken; under `inline` workers alternate. Blocking: `turn`
+    waits until the roster is open, and for ever once all turns are taken; `meet` waits for the other workers. Threads:
+    one caller a worker. Death: a turn that was taken and not finished is the successor's.
+    """
+
+    def open(self) -> None:
+        """What the workers need is in place."""
+
+    def turn(self, worker: int) -> Op[int]:
+        """The number of this worker's next turn."""
+
+    def finish(self, worker: int) -> None:
+        """The turn is done."""
+
+    def finished(self) -> int:
+        """Turns done so far by all workers together."""
+
+    def turns(self, worker: int) -> int:
+        """Turns done so far by this worker and its predecessors."""
+
+    def meet(self, worker: int) -> Op[None]:
+        """Wait until every worker has come as often as this one."""
 
 
 class Call(Protocol):
@@ -138,11 +207,47 @@ class Group(Protocol):
     """Members that meet: everybody contributes, everybody leaves with the same bits.
 
     Ordering: rounds; a member cannot enter a round before it left the one before. Blocking: `mean` waits for all
-    members. Threads: one caller a member. Death: a missing member stops the round for all; the group restarts from a
-    checkpoint. Every decision that changes control flow (stop, end, all have data) must be reduced too.
+    members. Threads: one caller a member. Death: a missing member stops the round for all. Where its successor comes, every
+    other member gets `GroupBroken` once, in the round that it is in or the next that it enters; all then meet in a
+    first round again, and go on from what they last agreed upon. Every decision that changes control flow (stop, end,
+    all have data) must be reduced too.
     """
 
     members: int
 
     def mean(self, member: int, vector: np.ndarray) -> Op[np.ndarray]:
-        """The mean over all members, summed in the order of their numbers."""
+        """The mean over all members, summed in the order of their numbers. One round's vectors have one length."""
+
+
+class GroupBroken(Exception):
+    """A member of the group died and came anew: rounds count from the start, and what was under way is void."""
+
+
+class Pool(Protocol):
+    """Rows that all remember: each worker writes into a ring of its own, and everybody reads all rings.
+
+    Ordering: a ring holds its writer's newest rows. Blocking: never. Threads: one writer a ring, any readers; a reader
+    is told which rows were overwritten while it read them. Death: a worker that dies inside a write leaves at most that
+    write's rows unannounced; its successor goes on in the same ring, and nobody waits.
+    """
+
+    rings: int
+    slots: int  # of each ring; slot s of ring r has the index r * slots + s
+
+    def write(self, ring: int, rows: Mapping[str, np.ndarray]) -> None:
+        """Append rows `{name: [n, ...]}`, over the oldest ones where the ring is full."""
+
+    def counts(self) -> np.ndarray:
+        """[rings] rows ever written: row number i lies in slot `i % slots`."""
+
+    def sizes(self) -> np.ndarray:
+        """[rings] rows that are there."""
+
+    def read(self, indices: np.ndarray, counts: np.ndarray) -> tuple[Slot, np.ndarray]:
+        """Copies of the rows at `indices`, and which of them are still what they were at `counts`."""
+
+    def snapshot(self) -> dict[str, np.ndarray]:
+        """Copies of all that is there."""
+
+    def restore(self, arrays: Mapping[str, np.ndarray]) -> None:
+        """Take in a snapshot, before anybody writes."""

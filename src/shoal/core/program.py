@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 import numpy as np
 
@@ -19,7 +19,18 @@ class StreamSpec:
     consumer: str
     depth: int  # slots a lane
     record: Record
+    order: Literal["queue", "stack", "window"] = "queue"  # oldest first, newest first, or the newest alone
+    others: tuple[str, ...] = ()  # further consumers, each of whom may take from every lane
     kind = "Stream"
+
+    @property
+    def consumers(self) -> tuple[str, ...]:
+        return (self.consumer, *self.others)
+
+    @property
+    def shared(self) -> bool:
+        """Taken by copy, under a lock: by several consumers, or in another order than that of arrival."""
+        return self.order != "queue" or bool(self.others)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,9 +44,20 @@ class BoardSpec:
 
 @dataclass(frozen=True, kw_only=True)
 class TableSpec:
-    size: int
-    consistency: str
+    workers: tuple[str, ...]  # the roles that push to it or change it
+    size: int  # of a row
+    consistency: Literal["hogwild", "lock"]
+    rows: int = 1
     kind = "Table"
+
+
+@dataclass(frozen=True, kw_only=True)
+class RosterSpec:
+    workers: tuple[str, ...]
+    watcher: str  # the role that is woken when the last turn is done
+    start: int  # the number of the first turn
+    end: int  # the number after the last
+    kind = "Roster"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,11 +72,20 @@ class CallSpec:
 @dataclass(frozen=True, kw_only=True)
 class GroupSpec:
     members: int
-    size: int
+    size: int  # the longest vector of a round
+    roles: tuple[str, ...] = ()  # who the members are, to wake them alone; () wakes everybody
     kind = "Group"
 
 
-PortSpec = StreamSpec | BoardSpec | TableSpec | CallSpec | GroupSpec
+@dataclass(frozen=True, kw_only=True)
+class PoolSpec:
+    workers: int  # a ring each
+    slots: int  # rows a ring
+    record: Record  # of one row
+    kind = "Pool"
+
+
+PortSpec = StreamSpec | BoardSpec | TableSpec | CallSpec | GroupSpec | PoolSpec | RosterSpec
 Ports = Mapping[str, Any]
 
 

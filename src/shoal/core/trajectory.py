@@ -31,6 +31,16 @@ class Trajectory(NamedTuple):
     version: Array  # [T, B]  of the weights that acted
 
 
+class Transitions(NamedTuple):
+    """Rows that stand for themselves, as a replay keeps them: n steps from where an action was chosen. Arrays [..., N]."""
+
+    obs: Array
+    action: Array
+    reward: Array  # of the n steps, discounted
+    discount: Array  # of what follows them, gamma included; 0 after an end
+    next_obs: Array  # what follows them
+
+
 def trajectory_record(
     spec: EnvSpec,
     unroll: int,

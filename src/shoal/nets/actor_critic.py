@@ -42,6 +42,8 @@ class ActorCritic:
     config: NetConfig
     spec: EnvSpec
 
+    Config = NetConfig
+
     def __post_init__(self) -> None:
         replace(self.config, {}, "net.")  # a config made in Python is held to the rules of one made of words
         for layer in self.config.conv:

@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from shoal.core.algorithm import Replay
 from shoal.core.errors import BadInput
 from shoal.core.keys import ACTING, LEARNING, STARTS, key_data
 from shoal.core.program import Fault, Program, Report
@@ -47,6 +48,10 @@ class Fused:
         parts = program.whole
         if parts is None:
             raise BadInput("--runtime fused carries --topology sequential alone")
+        if isinstance(parts.algorithm.experience, Replay):
+            raise BadInput(
+                "--runtime fused has no replay: an algorithm that learns from one runs on inline, threads or processes"
+            )
         if parts.pure_env is None:
             raise BadInput("--runtime fused needs a JAX-native environment; `shoal envs` lists them")
         if parts.actors != 1:

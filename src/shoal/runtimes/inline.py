@@ -23,7 +23,7 @@ class InlineConfig:
 
 class Inline:
     Config = InlineConfig
-    provides = frozenset({"Stream", "Board", "Table", "Call", "Group"})
+    provides = frozenset({"Stream", "Board", "Table", "Call", "Group", "Pool"})
     overlaps = False
     about = "all roles in turn in one thread: the deterministic reference"
 

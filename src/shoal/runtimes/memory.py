@@ -16,6 +16,9 @@ import numpy as np
 from shoal.core.ports import NOT_YET, Op, Slot
 from shoal.core.program import BoardSpec, PortSpec, StreamSpec
 from shoal.core.record import ALIGN, Field, Record
+from shoal.runtimes.groups import MemoryGroup
+from shoal.runtimes.streams import MemorySharedStream
+from shoal.runtimes.pools import MemoryPool
 from shoal.runtimes.calls import MemoryCall
 
 
@@ -215,11 +218,15 @@ def _board(spec: BoardSpec) -> Record:
     )
 
 
-PLAIN: dict[str, Any] = {"Stream": MemoryStream, "Board": MemoryBoard, "Call": MemoryCall}
+PLAIN: dict[str, Any] = {"Stream": MemoryStream, "Board": MemoryBoard, "Pool": MemoryPool, "Call": MemoryCall, "Group": MemoryGroup}
+
+
+def _made_by(spec: PortSpec) -> Any:
+    return MemorySharedStream if isinstance(spec, StreamSpec) and spec.shared else PLAIN[spec.kind]
 
 
 def arena_size(specs: Mapping[str, PortSpec]) -> int:
-    return sum(_up(PLAIN[spec.kind].nbytes(spec)) for spec in specs.values()) + ALIGN
+    return sum(_up(_made_by(spec).nbytes(spec)) for spec in specs.values()) + ALIGN
 
 
 def plain_ports(specs: Mapping[str, PortSpec], buffer: Any, place: Place) -> dict[str, Any]:
@@ -227,8 +234,8 @@ def plain_ports(specs: Mapping[str, PortSpec], buffer: Any, place: Place) -> dic
     ports: dict[str, Any] = {}
     offset = 0
     for name, spec in specs.items():
-        ports[name] = PLAIN[spec.kind](spec, buffer, offset, place)
-        offset += _up(PLAIN[spec.kind].nbytes(spec))
+        ports[name] = _made_by(spec)(spec, buffer, offset, place)
+        offset += _up(_made_by(spec).nbytes(spec))
     return ports
 
 

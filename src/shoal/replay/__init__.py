@@ -1,0 +1,12 @@
+"""What is remembered and what is drawn from it: rows in rings, uniform and prioritized sampling, on arrays that it is given.
+
+Here live plain NumPy structures without threads, ports or JAX. May import: NumPy, cpprb, `core`. You may change: anything
+that keeps what is drawn a function of (rows, seed), which resume and bit equality rest on. To add one: a sampler is a
+class with the methods of `samplers.Sampler` and one line in `make_sampler`. Looking for who inserts and draws?
+`roles.replaying`. For memory that processes share? `runtimes.pools`. For n-step returns? `ops.q_learning`.
+"""
+
+from shoal.replay.rings import Rings
+from shoal.replay.samplers import Picked, Sampler, make_sampler
+
+__all__ = ["Picked", "Rings", "Sampler", "make_sampler"]

@@ -1,0 +1,176 @@
+"""Which rows are drawn: all alike, or in proportion to their priority.
+
+A sampler knows indices and priorities and no data. Whatever it draws comes from the generator that it is handed, so that
+the same seed draws the same rows; `cpprb` alone has a generator of its own, which cannot be seeded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple, Protocol
+
+import cpprb
+import numpy as np
+
+from shoal.core.algorithm import Replay
+from shoal.replay.sum_tree import SumTree
+
+EPSILON = 1e-6  # added to every error: a row without one is still drawn at times
+
+
+class Picked(NamedTuple):
+    indices: np.ndarray  # [count, batch] flat, int64
+    weights: np.ndarray  # [count, batch] float32, at most 1
+
+
+class Sampler(Protocol):
+    """`sizes` [rings] says how many slots of each ring are filled; indices are flat, as in `rings`."""
+
+    def note(self, indices: np.ndarray) -> None:
+        """These slots hold new rows."""
+
+    def draw(self, rng: np.random.Generator, sizes: np.ndarray, count: int, batch: int, beta: float) -> Picked:
+        """`count` minibatches of `batch` rows."""
+
+    def feedback(self, indices: np.ndarray, errors: np.ndarray) -> None:
+        """The errors of rows that were drawn. Where a row is named twice the last one counts."""
+
+    def snapshot(self) -> dict[str, np.ndarray]: ...
+
+    def restore(self, arrays: Mapping[str, np.ndarray]) -> None: ...
+
+
+def make_sampler(replay: Replay, rings: int, slots: int) -> Sampler:
+    if replay.kind == "uniform":
+        return Uniform(slots, replay.replacement)
+    if replay.sampler == "seeded":
+        return Prioritized(rings * slots, replay.alpha, replay.replacement)
+    assert replay.replacement, "cpprb draws with replacement alone"
+    return Cpprb(rings * slots, replay.alpha)
+
+
+class Uniform:
+    """Every row alike."""
+
+    def __init__(self, slots: int, replacement: bool) -> None:
+        self._slots, self._replacement = slots, replacement
+
+    def note(self, indices: np.ndarray) -> None:
+        return None
+
+    def draw(self, rng: np.random.Generator, sizes: np.ndarray, count: int, batch: int, beta: float) -> Picked:
+        total = int(sizes.sum())
+        if self._replacement:
+            drawn = rng.integers(0, total, (count, batch))
+        else:
+            drawn = np.stack([rng.choice(total, batch, replace=False, shuffle=False) for _ in range(count)])
+        if len(sizes) > 1:  # number i among all that are filled lies in the ring whose share of the numbers holds it
+            ends = np.cumsum(sizes)
+            ring = np.searchsorted(ends, drawn, side="right")
+            drawn = ring * self._slots + drawn - (ends - sizes)[ring]
+        return Picked(drawn, np.ones(drawn.shape, np.float32))
+
+    def feedback(self, indices: np.ndarray, errors: np.ndarray) -> None:
+        return None
+
+    def snapshot(self) -> dict[str, np.ndarray]:
+        return {}
+
+    def restore(self, arrays: Mapping[str, np.ndarray]) -> None:
+        return None
+
+
+class Prioritized:
+    """In proportion to `(|error| + epsilon)^alpha`; new rows get the largest that was ever seen, so that all are drawn soon.
+
+    Schaul et al. 2016, "Prioritized experience replay", https://arxiv.org/abs/1511.05952. A minibatch is drawn with one row
+    from each of `batch` equal shares of the total, as there; without replacement row after row, from what is left.
+    """
+
+    def __init__(self, size: int, alpha: float, replacement: bool) -> None:
+        self._tree = SumTree(size)
+        self._alpha, self._replacement = alpha, replacement
+        self._largest = 1.0  # as stored: raised to alpha
+
+    def note(self, indices: np.ndarray) -> None:
+        self._tree.set(indices, np.full(len(indices), self._largest))
+
+    def draw(self, rng: np.random.Generator, sizes: np.ndarray, count: int, batch: int, beta: float) -> Picked:
+        if self._replacement:
+            shares = (np.arange(batch) + rng.random((count, batch))) / batch
+            indices = self._tree.find(shares.reshape(-1)).reshape(count, batch)
+        else:
+            indices = np.stack([self._distinct(rng, batch) for _ in range(count)])
+        return Picked(indices, importance(self._tree.leaves, indices, beta))
+
+    def _distinct(self, rng: np.random.Generator, batch: int) -> np.ndarray:
+        """The first `batch` different rows of a long draw: the same as drawing one after another from what is left."""
+        drawn = np.zeros(0, np.int64)
+        while True:
+            drawn = np.concatenate([drawn, self._tree.find(rng.random(2 * batch))])
+            _, first = np.unique(drawn, return_index=True)
+            if len(first) >= batch:
+                return drawn[np.sort(first)[:batch]]
+
+    def feedback(self, indices: np.ndarray, errors: np.ndarray) -> None:
+        priorities = (np.abs(errors.reshape(-1)).astype(np.float64) + EPSILON) ** self._alpha
+        self._largest = max(self._largest, float(priorities.max(initial=0.0)))
+        self._tree.set(indices.reshape(-1), priorities)
+
+    def snapshot(self) -> dict[str, np.ndarray]:
+        return {"priorities": self._tree.leaves.copy(), "largest": np.array([self._largest])}
+
+    def restore(self, arrays: Mapping[str, np.ndarray]) -> None:
+        self._tree.set(np.arange(len(arrays["priorities"])), arrays["priorities"])
+        self._largest = float(arrays["largest"][0])
+
+
+class Cpprb:
+    """The sum tree of cpprb, in C++. It draws by random numbers of its own: runs that use it do not repeat.
+
+    Slower here than `Prioritized` (docs/adr/0006), and one can see from outside what is in neither tree nor generator: a
+    copy of the priorities is kept for checkpoints.
+    """
+
+    def __init__(self, size: int, alpha: float) -> None:
+        self._buffer = cpprb.PrioritizedReplayBuffer(size, {"index": {"dtype": np.int64}}, alpha=alpha, eps=EPSILON)
+        self._errors = np.zeros(size)  # 0 where there is no row yet
+        self._filled, self._largest = 0, 1.0
+
+    def note(self, indices: np.ndarray) -> None:
+        self._put(indices, np.full(len(indices), self._largest))
+
+    def _put(self, indices: np.ndarray, errors: np.ndarray) -> None:
+        """cpprb draws from its first rows that were added: all up to the highest, those between with no priority to speak of."""
+        top = int(indices.max(initial=-1)) + 1
+        if top > self._filled:
+            self._buffer.add(index=np.arange(self._filled, top), priorities=np.zeros(top - self._filled))
+            self._filled = top
+        self._errors[indices] = errors
+        self._buffer.update_priorities(indices, errors)
+
+    def draw(self, rng: np.random.Generator, sizes: np.ndarray, count: int, batch: int, beta: float) -> Picked:
+        picked = Picked(np.zeros((count, batch), np.int64), np.zeros((count, batch), np.float32))
+        for i in range(count):
+            drawn = self._buffer.sample(batch, beta)  # its weights lie in memory that the next call overwrites
+            picked.indices[i], picked.weights[i] = drawn["index"][:, 0], drawn["weights"]
+        return picked
+
+    def feedback(self, indices: np.ndarray, errors: np.ndarray) -> None:
+        size = np.abs(errors.reshape(-1)).astype(np.float64)
+        self._largest = max(self._largest, float(size.max(initial=0.0)))
+        self._put(indices.reshape(-1), size)
+
+    def snapshot(self) -> dict[str, np.ndarray]:
+        return {"errors": self._errors[: self._filled].copy(), "largest": np.array([self._largest])}
+
+    def restore(self, arrays: Mapping[str, np.ndarray]) -> None:
+        self._put(np.arange(len(arrays["errors"])), arrays["errors"])
+        self._largest = float(arrays["largest"][0])
+
+
+def importance(priorities: np.ndarray, indices: np.ndarray, beta: float) -> np.ndarray:
+    """`(N p_i)^-beta` over the largest of the buffer: that of its smallest priority. What has none is no row."""
+    least = priorities.min(where=priorities > 0, initial=np.inf)
+    weights: np.ndarray = (priorities[indices] / least) ** -beta
+    return weights.astype(np.float32)

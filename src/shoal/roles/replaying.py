@@ -1,0 +1,248 @@
+"""Learning from a replay: what an unroll becomes, what is drawn of it, and the gradients that fall due.
+
+`Replaying` is the memory of one learner or worker: its own, or its part of a `Pool` that all read. `ReplayUpdate` is what a
+trainer does with it: keep, then as many gradients as the environment steps have earned, in scans of one size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cache, partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from shoal.core.algorithm import ActorState, Algorithm, Drawn, LearnerState, Replay
+from shoal.core.errors import BadInput
+from shoal.core.keys import LEARNING, REPLAYING, key_data
+from shoal.core.ports import Pool
+from shoal.core.record import Field, Record
+from shoal.core.trajectory import Array, Trajectory, as_trajectory
+from shoal.replay import Rings, make_sampler
+from shoal.roles.compiled import apply, metric_name, side_by_side
+from shoal.roles.parts import Parts
+
+CALL_BYTES = 1 << 26  # rows that one call of several gradients may take
+
+
+class Batch(NamedTuple):
+    """Several minibatches at once, and where their rows lie."""
+
+    drawn: Drawn  # arrays [count, batch, ...]
+    indices: np.ndarray  # [count, batch]
+
+
+class Replaying:
+    """Rows and the sampler over them. With a `pool`, rows go into this worker's ring and are drawn from all rings."""
+
+    def __init__(self, parts: Parts, *, pool: Pool | None = None, worker: int = 0) -> None:
+        self._replay = replay_of(parts)
+        self._seed, self._worker = parts.seed, worker
+        self._rows = type(rows_of(parts))
+        if pool is None:
+            record = Rings.record(row_record(parts), 1, self._replay.capacity)
+            pool, self._ring, self._own = Rings.over(record.empty()), 0, True
+        else:
+            self._ring, self._own = worker, False
+        self._pool = pool
+        self._sampler = make_sampler(self._replay, pool.rings, pool.slots)
+        self._seen = np.zeros(pool.rings, np.int64)  # rows of each ring that the sampler knows
+
+    def insert(self, rows: Any, valid: np.ndarray) -> int:
+        """Keep the valid ones of `rows`, whose arrays begin with [N]. Answers how many that were."""
+        kept = {name: np.asarray(array)[valid] for name, array in zip(self._rows._fields, rows, strict=True)}
+        self._pool.write(self._ring, kept)
+        return int(valid.sum())
+
+    def size(self) -> int:
+        """Rows that there are to draw from, whoever wrote them."""
+        return int(self._pool.sizes().sum())
+
+    def ready(self) -> bool:
+        """Whether there is enough to begin with."""
+        return self.size() >= max(self._replay.warmup, self._replay.batch)
+
+    def sample(self, count: int, progress: float, *path: int) -> Batch:
+        """`count` minibatches. `path` numbers the draw: the same number draws the same rows."""
+        replay, pool = self._replay, self._pool
+        rng = np.random.default_rng(np.random.SeedSequence(self._seed, spawn_key=(REPLAYING, self._worker, *path)))
+        counts = pool.counts()
+        self._notice(counts)
+        beta = replay.beta + (1.0 - replay.beta) * min(1.0, progress)
+        sizes = np.minimum(counts, pool.slots)
+        picked = self._sampler.draw(rng, sizes, count, replay.batch, beta)
+        rows, whole = pool.read(picked.indices, counts)
+        while not whole.all():  # somebody wrote there meanwhile: the newest rows stand in, by the same indices
+            again = pool.counts()
+            spare, fine = pool.read(picked.indices[~whole], again)
+            for name, array in rows.items():
+                array[~whole] = spare[name]
+            whole[~whole] = fine
+        return Batch(Drawn(self._rows(**rows), picked.weights), picked.indices)
+
+    def _notice(self, counts: np.ndarray) -> None:
+        """Tell the sampler of rows that were written since it last looked."""
+        slots = self._pool.slots
+        for ring in np.flatnonzero(counts > self._seen):
+            first = max(int(self._seen[ring]), int(counts[ring]) - slots)
+            self._sampler.note(ring * slots + np.arange(first, counts[ring]) % slots)
+        self._seen[...] = counts
+
+    def feedback(self, indices: np.ndarray, td: np.ndarray) -> None:
+        """The errors of what was drawn."""
+        self._sampler.feedback(indices, td)
+
+    def snapshot(self) -> dict[str, np.ndarray]:
+        """What a successor needs; rows only where they are this one's alone."""
+        rows = self._pool.snapshot() if self._own else {}
+        return {**rows, "seen": self._seen.copy(), **{f"sampler/{n}": a for n, a in self._sampler.snapshot().items()}}
+
+    def restore(self, arrays: Mapping[str, np.ndarray]) -> None:
+        if self._own:
+            self._pool.restore(arrays)
+        self._seen[...] = arrays["seen"]
+        prefix = "sampler/"
+        self._sampler.restore({n.removeprefix(prefix): a for n, a in arrays.items() if n.startswith(prefix)})
+
+
+class CompiledReplay(NamedTuple):
+    prepare: Any  # (state, acted, [trajectory of each lane], key data, progress) -> (state, actor, Kept with arrays [N, ...])
+    learn: Any  # (state, Drawn with arrays [count, batch, ...], key data) -> (state, actor, metrics, errors [count, batch])
+
+
+@cache
+def compiled_replay(algorithm: Algorithm) -> CompiledReplay:
+    """The same functions for equal algorithms."""
+    return CompiledReplay(jax.jit(partial(prepare, algorithm)), jax.jit(partial(learn, algorithm)))
+
+
+def prepare(
+    algorithm: Algorithm,
+    state: LearnerState,
+    acted: Any,
+    trajectories: Sequence[Trajectory],
+    key: Array,
+    progress: Array,
+) -> tuple[LearnerState, ActorState, Any]:
+    """An unroll of every lane becomes rows, side by side."""
+    state = state._replace(progress=jnp.asarray(progress, jnp.float32))
+    state, kept = algorithm.prepare(state, acted, side_by_side(trajectories), jax.random.wrap_key_data(key))
+    flat = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), kept)
+    return state, algorithm.actor_state(state), flat
+
+
+def learn(
+    algorithm: Algorithm, state: LearnerState, drawn: Drawn, key: Array
+) -> tuple[LearnerState, ActorState, dict[str, Array], Array]:
+    """One gradient after another, in one scan. Metrics are means over them."""
+    keys = jax.random.split(jax.random.wrap_key_data(key), drawn.weight.shape[0])
+
+    def one(state: LearnerState, part: tuple[Drawn, Array]) -> tuple[LearnerState, Any]:
+        grads, feedback = algorithm.gradients(state, *part)
+        return apply(algorithm, state, grads), (feedback.metrics, feedback.td)
+
+    state, (metrics, errors) = jax.lax.scan(one, state, (drawn, keys))
+    return state, algorithm.actor_state(state), {name: m.mean() for name, m in metrics.items()}, errors
+
+
+class ReplayUpdate:
+    """What a trainer does with the unrolls of a round: keeps them, then makes the gradients that have fallen due.
+
+    Gradients come in calls of one size, so that one function is compiled; environment steps that did not make a whole call are
+    carried over to the next round.
+    """
+
+    def __init__(self, parts: Parts) -> None:
+        self._parts, self._replay = parts, replay_of(parts)
+        self._compiled = compiled_replay(parts.algorithm)
+        self._count = gradients_a_call(parts)
+        self._owed = 0  # environment steps whose gradients are still to come
+        self.memory = Replaying(parts)
+        if "replay" in parts.snapshots:
+            arrays = parts.snapshots["replay"]
+            self._owed = int(arrays["owed"][0])
+            self.memory.restore(arrays)
+
+    def compile(self, state: LearnerState, acted: Any, lanes: int) -> None:
+        """Compile both functions ahead of the data."""
+        slot = as_trajectory(self._parts.record.empty())
+        prepare = self._compiled.prepare.lower(state, acted, [slot] * lanes, key_data(0), np.float32(0)).compile()
+        fields = row_record(self._parts).fields
+        rows = {f.name: np.zeros((self._count, self._replay.batch, *f.shape), f.dtype) for f in fields}
+        weight = np.ones((self._count, self._replay.batch), np.float32)
+        drawn = Drawn(type(rows_of(self._parts))(**rows), weight)
+        self._compiled = CompiledReplay(prepare, self._compiled.learn.lower(state, drawn, key_data(0)).compile())
+
+    def __call__(
+        self, state: LearnerState, acted: Any, trajectories: Sequence[Trajectory], version: int, progress: float
+    ) -> tuple[LearnerState, ActorState, dict[str, float]]:
+        parts, replay, memory = self._parts, self._replay, self.memory
+        key = key_data(parts.seed, LEARNING, version)
+        state, actor, kept = self._compiled.prepare(state, acted, trajectories, key, np.float32(progress))
+        memory.insert(kept.rows, np.asarray(kept.valid))
+        metrics: dict[str, float] = {}
+        if memory.ready():
+            self._owed += trajectories[0].reward.size * len(trajectories)
+        price = self._count * replay.every
+        for call in range(self._owed // price):
+            batch = memory.sample(self._count, progress, version, call)
+            key = key_data(parts.seed, LEARNING, version, call)
+            state, actor, losses, errors = self._compiled.learn(state, batch.drawn, key)
+            if replay.kind == "prioritized":
+                memory.feedback(batch.indices, np.asarray(errors))
+            metrics = {metric_name(name): float(value) for name, value in losses.items()}
+            self._owed -= price
+        if actor.epsilon is not None:
+            metrics["explore/epsilon"] = float(actor.epsilon)
+        return state, actor, {**metrics, "replay/rows": float(memory.size()), "replay/gradients": float(state.step)}
+
+    def snapshots(self) -> dict[str, dict[str, np.ndarray]]:
+        return {"replay": {"owed": np.array([self._owed]), **self.memory.snapshot()}}
+
+
+def replay_of(parts: Parts) -> Replay:
+    replay = parts.algorithm.experience
+    assert isinstance(replay, Replay), replay
+    return replay
+
+
+def gradients_a_call(parts: Parts) -> int:
+    """What one round earns, as far as its rows fit into one call."""
+    replay = replay_of(parts)
+    fitting = CALL_BYTES // (replay.batch * sum(field.nbytes for field in row_record(parts).fields))
+    return max(1, min(parts.unroll * parts.envs * parts.batch // replay.every, fitting))
+
+
+@cache
+def _rows(algorithm: Algorithm, record: Record) -> Any:
+    """The shapes of what `prepare` keeps of one unroll."""
+
+    def kept() -> Any:
+        key, slot = jax.random.key(0), {f.name: jnp.zeros(f.shape, f.dtype) for f in record.fields}
+        return algorithm.prepare(algorithm.init(key), None, as_trajectory(slot), key)[1].rows
+
+    return jax.eval_shape(kept)
+
+
+def rows_of(parts: Parts) -> Any:
+    """What an unroll of one lane becomes: a named tuple of the shapes of its arrays."""
+    return _rows(parts.algorithm, parts.record)
+
+
+def row_record(parts: Parts) -> Record:
+    """Of one row of the replay."""
+    rows = rows_of(parts)
+    return Record(tuple(Field(name, a.shape[2:], a.dtype.name) for name, a in zip(rows._fields, rows, strict=True)))
+
+
+def check_memory(parts: Parts, available: int) -> None:
+    """Refuse a replay that does not fit into `available` bytes."""
+    replay = replay_of(parts)
+    needed = replay.capacity * sum(field.nbytes for field in row_record(parts).fields)
+    if needed > available:
+        raise BadInput(
+            f"--algo.capacity is {replay.capacity}: rows of this environment would take {needed / 2**30:.1f} GiB,"
+            f" and {available / 2**30:.1f} GiB are free"
+        )

@@ -1,0 +1,57 @@
+"""What a trainer does with the unrolls of a round: learn from them as they come, or keep them and learn from what is kept."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import numpy as np
+
+from shoal.core.algorithm import ActorState, LearnerState, Replay
+from shoal.core.keys import LEARNING, key_data
+from shoal.core.trajectory import Trajectory, as_trajectory
+from shoal.roles.compiled import compiled, metric_name
+from shoal.roles.parts import Parts
+from shoal.roles.replaying import ReplayUpdate
+
+
+class Update(Protocol):
+    """From one version to the next."""
+
+    def compile(self, state: LearnerState, acted: Any, lanes: int) -> None:
+        """Compile ahead of the data, for unrolls of so many lanes."""
+
+    def __call__(
+        self, state: LearnerState, acted: Any, trajectories: Sequence[Trajectory], version: int, progress: float
+    ) -> tuple[LearnerState, ActorState, dict[str, float]]:
+        """(state, what acts next, metrics) after an unroll of every lane, which `acted` had acted."""
+
+    def snapshots(self) -> dict[str, dict[str, np.ndarray]]:
+        """What its successor needs besides the state, by part."""
+
+
+class UnrollUpdate:
+    """Each unroll once: `prepare`, then epochs x minibatches, in one call."""
+
+    def __init__(self, parts: Parts) -> None:
+        self._parts = parts
+        self._update = compiled(parts.algorithm).update
+
+    def compile(self, state: LearnerState, acted: Any, lanes: int) -> None:
+        slot = as_trajectory(self._parts.record.empty())
+        self._update = self._update.lower(state, acted, [slot] * lanes, key_data(0), np.float32(0)).compile()
+
+    def __call__(
+        self, state: LearnerState, acted: Any, trajectories: Sequence[Trajectory], version: int, progress: float
+    ) -> tuple[LearnerState, ActorState, dict[str, float]]:
+        key = key_data(self._parts.seed, LEARNING, version)
+        state, actor, metrics = self._update(state, acted, trajectories, key, np.float32(progress))
+        return state, actor, {metric_name(name): float(value) for name, value in metrics.items()}
+
+    def snapshots(self) -> dict[str, dict[str, np.ndarray]]:
+        return {}
+
+
+def make_update(parts: Parts) -> Update:
+    """By the kind of experience that the algorithm learns from."""
+    return ReplayUpdate(parts) if isinstance(parts.algorithm.experience, Replay) else UnrollUpdate(parts)
