@@ -9,7 +9,6 @@ from source import modules, reads, settings
 # Fields that nobody reads, with the reason. A reader makes its line here a failure, so the list cannot grow stale.
 EXCUSED = {
     "shoal.core.program.BoardSpec.writer": "names a role for people; memory with one writer need not know which",
-    "shoal.core.program.TableSpec.consistency": "inline runs one role at a time, where all are the same",
 }
 
 

@@ -42,6 +42,11 @@ class Op(Generic[T]):
         self.wait = wait
         self.what = what  # for the message when nobody can go on
 
+    def now(self) -> T | None:
+        """The answer, if that needs no waiting."""
+        answer = self.attempt()
+        return None if isinstance(answer, _NotYet) else answer
+
     def __iter__(self) -> Generator[Op[Any], Any, T]:
         answer: T = yield self
         return answer

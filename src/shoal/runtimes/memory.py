@@ -16,10 +16,11 @@ import numpy as np
 from shoal.core.ports import NOT_YET, Op, Slot
 from shoal.core.program import BoardSpec, PortSpec, StreamSpec
 from shoal.core.record import ALIGN, Field, Record
-from shoal.runtimes.groups import MemoryGroup
-from shoal.runtimes.streams import MemorySharedStream
-from shoal.runtimes.pools import MemoryPool
 from shoal.runtimes.calls import MemoryCall
+from shoal.runtimes.groups import MemoryGroup
+from shoal.runtimes.pools import MemoryPool
+from shoal.runtimes.streams import MemorySharedStream
+from shoal.runtimes.tables import MemoryRoster, MemoryTable
 
 
 class Bell(Protocol):
@@ -218,7 +219,15 @@ def _board(spec: BoardSpec) -> Record:
     )
 
 
-PLAIN: dict[str, Any] = {"Stream": MemoryStream, "Board": MemoryBoard, "Pool": MemoryPool, "Call": MemoryCall, "Group": MemoryGroup}
+PLAIN: dict[str, Any] = {
+    "Stream": MemoryStream,
+    "Board": MemoryBoard,
+    "Pool": MemoryPool,
+    "Call": MemoryCall,
+    "Group": MemoryGroup,
+    "Table": MemoryTable,
+    "Roster": MemoryRoster,
+}
 
 
 def _made_by(spec: PortSpec) -> Any:
