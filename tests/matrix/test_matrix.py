@@ -17,8 +17,10 @@ from shoal.topologies import TOPOLOGIES
 
 UPDATES, T, B = 3, 8, 4
 UNSUPPORTED = {
+    ("seed", "fused"): r"needs the port Board, Call, Stream, which runtime 'fused' does not provide",
     ("sync", "fused"): r"needs the port Board, Stream, which runtime 'fused' does not provide",
 }
+APART = {"seed": 2}  # {topology: the largest lag that can be}
 CELLS = list(product(TOPOLOGIES, RUNTIMES))
 
 
@@ -48,7 +50,10 @@ def check(run: shoal.Run) -> None:
     assert summary["updates"] == UPDATES
     assert summary["env_steps"] == UPDATES * T * B * summary["actors"]
     overlapped = summary["topology"] == "sync" and RUNTIMES[summary["runtime"]].overlaps
-    assert summary["lag_max"] == (1 if overlapped else 0)
+    if summary["topology"] in APART:  # what acts is not in step with what learns
+        assert 0 <= summary["lag_mean"] <= summary["lag_max"] <= APART[summary["topology"]]
+    else:
+        assert summary["lag_max"] == (1 if overlapped else 0)
     assert summary["faults"] == 0 and summary["wall_s"] > 0
     params = [a for n, a in run._loaded().arrays.items() if n.startswith("state/params/")]
     assert params and all(np.isfinite(a).all() for a in params)

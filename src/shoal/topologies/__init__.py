@@ -6,11 +6,13 @@ May import: roles, core. A topology turns `Parts` into a `Program`; it knows no 
 
 from __future__ import annotations
 
+from shoal.topologies.seed import SeedTopology
 from shoal.topologies.sequential import SequentialTopology
 from shoal.topologies.sync import SyncTopology
 from shoal.topologies.topology import Topology
 
 TOPOLOGIES: dict[str, type[Topology]] = {
+    "seed": SeedTopology,
     "sequential": SequentialTopology,
     "sync": SyncTopology,
 }

@@ -1,0 +1,170 @@
+"""Batched inference: what serves the questions of many actors in few calls, and how well that goes."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from shoal.core.keys import ACTING, key_data
+from shoal.core.ports import Board, Stream
+from shoal.core.program import Steps
+from shoal.roles.compiled import compiled
+from shoal.roles.news import NewsFormat
+from shoal.roles.parts import Parts
+
+WORTH = 2.0  # calls' time that it is worth to wait for a fuller batch: the questions that come meanwhile save calls
+TELL_EVERY = 0.2  # seconds between two pieces of news
+SERVED = NewsFormat(("calls", "rows"), 0)
+
+
+class Acted(NamedTuple):
+    """What `Batcher` found for one question; every array begins with its B environments."""
+
+    action: np.ndarray
+    extras: dict[str, np.ndarray]
+    carry: dict[str, np.ndarray]
+
+
+class Batcher:
+    """`act` on several questions at once, padded to one of a few compiled sizes.
+
+    A call takes at most `rows` rows: a question with more is cut, fewer questions are put together. The time that calls
+    take says how long it is worth to wait for a fuller batch.
+    """
+
+    def __init__(self, parts: Parts, rows: int, path: tuple[int, ...]) -> None:
+        algorithm, spec = parts.algorithm, parts.algorithm.task.spec
+        self._envs, self._layout = parts.envs, parts.layout
+        self.most = max(1, min(rows // parts.envs, parts.actors))  # questions that a batch holds
+        self._sizes = call_sizes(parts.envs, min(rows, self.most * parts.envs))
+        space = self._sizes[-1] * -(-self.most * parts.envs // self._sizes[-1])
+        self._obs = np.zeros((space, *spec.obs.shape), spec.obs.dtype)
+        self._first = np.ones(space, bool)
+        self._carry = {n: np.array(a) for n, a in algorithm.initial_carry(space).items()}
+        self._explore = np.ones(self._sizes[-1], np.float32)
+        self._act = compiled(algorithm).act
+        self._key = key_data(parts.seed, ACTING, *path)
+        self.calls = self.rows = 0
+        self.took = 0.0  # seconds a call, a moving mean
+        actor = jax.device_put(self._layout.tree(np.zeros(self._layout.size, np.float32)))
+        for size in self._sizes:
+            self._call(actor, 0, size)
+
+    def patience(self, longest: float) -> float:
+        """Seconds that it is worth to wait for a fuller batch, at most `longest`."""
+        return min(longest, WORTH * self.took)
+
+    def __call__(
+        self, actor: Any, questions: Sequence[Mapping[str, np.ndarray]], carries: Sequence[Mapping[str, np.ndarray]]
+    ) -> list[Acted]:
+        envs, began = self._envs, time.monotonic()
+        for i, (question, carry) in enumerate(zip(questions, carries, strict=True)):
+            rows = slice(i * envs, (i + 1) * envs)
+            self._obs[rows], self._first[rows] = question["obs"], question["first"]
+            for name, array in self._carry.items():
+                array[rows] = carry[name]
+        total, parts = len(questions) * envs, []
+        for start in range(0, total, self._sizes[-1]):
+            rows_left = min(total - start, self._sizes[-1])
+            parts.append(self._call(actor, start, next(size for size in self._sizes if size >= rows_left)))
+            self.calls += 1
+        self.rows += total
+        action, extras, carry = parts[0] if len(parts) == 1 else jax.tree.map(lambda *a: np.concatenate(a), *parts)
+        self.took += 0.1 * (time.monotonic() - began - self.took)
+        return [
+            Acted(
+                action[i : i + envs],
+                {n: a[i : i + envs] for n, a in extras.items()},
+                {n: a[i : i + envs] for n, a in carry.items()},
+            )
+            for i in range(0, total, envs)
+        ]
+
+    def _call(self, actor: Any, start: int, size: int) -> Any:
+        rows = slice(start, start + size)
+        carry = {n: a[rows] for n, a in self._carry.items()}
+        t = np.int32(self.calls % 2**31)
+        acted = self._act(actor, self._obs[rows], carry, self._first[rows], self._key, t, self._explore[:size])
+        return jax.tree.map(np.asarray, acted)
+
+
+def call_sizes(envs: int, most: int) -> list[int]:
+    """Rows of the calls that are compiled: one question's, doubled until `most` rows fit."""
+    sizes = [min(envs, most)]
+    while sizes[-1] < most:
+        sizes.append(min(2 * sizes[-1], most))
+    return sizes
+
+
+class Weights:
+    """The newest weights on a board, on the device. `refresh` looks without copying what is known already."""
+
+    def __init__(self, board: Board, parts: Parts) -> None:
+        self._board, self._start, self._layout = board, parts.start, parts.layout
+        self.version = -1
+        self.actor: Any = None
+
+    def first(self) -> Steps:
+        """Wait for any."""
+        yield from self._board.read(self._start) if self._board.latest()[0] < 0 else ()
+        self._put(*self._board.latest())
+
+    def refresh(self) -> None:
+        try:
+            newer = self._board.read(self.version + 1).now() is not None
+        except LookupError:  # several versions later already
+            newer = True
+        if newer:
+            self._put(*self._board.latest())
+
+    def _put(self, version: int, vector: np.ndarray) -> None:
+        self.version, self.actor = version, jax.device_put(self._layout.tree(vector))
+
+
+class Tally:
+    """Tells the main role now and then how many calls were made on how many rows."""
+
+    def __init__(self, stream: Stream, lane: int, batcher: Batcher) -> None:
+        self._stream, self._lane, self._batcher = stream, lane, batcher
+        self._told, self._at = (0, 0), time.monotonic()
+
+    def tell(self) -> None:
+        now = time.monotonic()
+        if now - self._at < TELL_EVERY:
+            return
+        slot = self._stream.claim(self._lane).now()
+        if slot is None:
+            return
+        calls, rows = self._batcher.calls, self._batcher.rows
+        SERVED.write(slot, 0, self._at, (), {"calls": calls - self._told[0], "rows": rows - self._told[1]})
+        self._stream.push(self._lane)
+        self._told, self._at = (calls, rows), now
+
+
+class Heard:
+    """The main role's ear for `Tally`: the mean batch, and predictions a second."""
+
+    def __init__(self, stream: Stream) -> None:
+        self._stream = stream
+        self._last: dict[str, float] = {}
+
+    def metrics(self) -> dict[str, float]:
+        """By what came since the last look; the last known where nothing did."""
+        calls, rows, rate = 0.0, 0.0, 0.0
+        lanes = range(self._stream.lanes)
+        per_lane: dict[int, tuple[float, float]] = {}
+        while (found := self._stream.take_any(lanes).now()) is not None:
+            lane, slot = found
+            news = SERVED.read(slot)
+            self._stream.release(lane)
+            calls, rows = calls + news.metrics["calls"], rows + news.metrics["rows"]
+            before = per_lane.get(lane, (0.0, 0.0))
+            per_lane[lane] = before[0] + news.metrics["rows"], before[1] + news.ended - news.began
+        if calls:
+            rate = sum(count / seconds for count, seconds in per_lane.values() if seconds > 0)
+            self._last = {"inference/batch": rows / calls, "speed/predictions": rate}
+        return self._last

@@ -1,0 +1,247 @@
+"""SEED: actors that only step environments, and the inference beside the learner that assembles their unrolls.
+
+Espeholt et al. 2020, "SEED RL", https://arxiv.org/abs/1910.06591.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from itertools import cycle
+from typing import Any
+
+import numpy as np
+
+from shoal.core.ports import NOT_YET, Board, Call, Op, Slot, Stream
+from shoal.core.program import Context, Ports, Report, Steps
+from shoal.core.record import Field, Record
+from shoal.core.trajectory import trajectory_record
+from shoal.core.weights import to_vector
+from shoal.roles.inference import Batcher, Heard, Tally, Weights
+from shoal.roles.learner import Trainer
+from shoal.roles.parts import Parts
+
+ROW = ("reward", "discount", "boundary", "valid")
+
+
+def question_record(parts: Parts) -> Record:
+    """Where the actor is, and what its last action led to."""
+    spec, envs = parts.algorithm.task.spec, parts.envs
+    return Record(
+        (
+            Field("obs", (envs, *spec.obs.shape), spec.obs.dtype.name),
+            Field("first", (envs,), "bool"),
+            Field("reward", (envs,), "float32"),
+            Field("discount", (envs,), "float32"),
+            Field("boundary", (envs,), "bool"),
+            Field("valid", (envs,), "bool"),
+            Field("lost", (envs,), "bool"),  # nothing of this episode may be learnt from
+            Field("run", (), "int64"),  # of the actor: its successor has another
+        )
+    )
+
+
+def answer_record(parts: Parts) -> Record:
+    action = parts.algorithm.task.spec.action
+    return Record((Field("action", (parts.envs, *action.shape), action.dtype.name),))
+
+
+class EnvActor:
+    """Asks what to do, does it, and tells what it led to; it has neither weights nor memory of its own."""
+
+    def __init__(self, parts: Parts, index: int, ports: Ports, context: Context) -> None:
+        self._parts, self._index, self._context = parts, index, context
+        self._call: Call = ports["inference"]
+        self._rows = parts.make_rows(index, context)
+        # Rows are written here as everywhere, and sent one by one.
+        self._slot = trajectory_record(parts.algorithm.task.spec, parts.unroll, parts.envs).empty()
+
+    def run(self) -> Steps:
+        rows, slot, run = self._rows, self._slot, np.array(secrets.randbits(62))
+        nothing = np.zeros(self._parts.envs, bool)
+        rows.begin(slot)
+        question = {"obs": rows.obs, "first": rows.first, "run": run}
+        for t in cycle(range(self._parts.unroll)):
+            answer = yield from self._call.ask(self._index, question)
+            if t == 0:
+                rows.begin(slot)
+            held = slot["valid"][t - 1].copy() if t else nothing
+            rows.step(slot, t, answer["action"])
+            self._context.beat()
+            # An observation that is no number takes back rows that were sent already.
+            lost = held & ~slot["valid"][t - 1]
+            question = {"obs": rows.obs, "first": rows.first, "lost": lost, "run": run}
+            question |= {name: slot[name][t] for name in ROW}
+
+    def snapshots(self) -> dict[str, dict[str, np.ndarray]]:
+        return {}
+
+    def close(self) -> None:
+        self._rows.close()
+
+
+class Lane:
+    """One actor's unroll in the making, and the policy's state on its environments."""
+
+    def __init__(self, parts: Parts) -> None:
+        self._parts = parts
+        self._run = -1
+        self._t = 0  # the row that is acted next
+        self._since = np.zeros(parts.envs, np.int64)  # the row of this unroll in which the running episode began
+        self.slot: Slot | None = None
+        self.forget()
+
+    def forget(self) -> None:
+        self.carry = {n: np.array(a) for n, a in self._parts.algorithm.initial_carry(self._parts.envs).items()}
+
+    def hear(self, question: Slot) -> bool:
+        """Write what the last action led to. True when the unroll is complete.
+
+        The first question of an actor, or of its successor, or after our own predecessor's death tells of no action of ours.
+        """
+        if question["run"] != self._run:
+            self._run, self._t = int(question["run"]), 0
+            self.forget()
+            return False
+        slot, t = self.slot, self._t
+        assert slot is not None, "an actor asks again only after an answer"
+        for name in ROW:
+            slot[name][t] = question[name]
+        slot["obs"][t + 1], slot["first"][t + 1] = question["obs"], question["first"]
+        for env in np.flatnonzero(question["lost"]):
+            slot["valid"][self._since[env] : t, env] = False
+        self._since[question["first"]] = t + 1
+        self._t = t + 1
+        if self._t < self._parts.unroll:
+            return False
+        slot["clock"][1] = time.monotonic()
+        self.slot = None
+        return True
+
+    def begin(self, slot: Slot) -> None:
+        """Make `slot` the next unroll's."""
+        self.slot, self._t = slot, 0
+
+    def open(self, question: Slot) -> None:
+        """Before row 0: where the unroll begins."""
+        assert self.slot is not None
+        if self._t == 0:
+            self.slot["clock"][0] = time.monotonic()
+            self.slot["obs"][0], self.slot["first"][0] = question["obs"], question["first"]
+            for name, array in self.carry.items():
+                self.slot[f"carry/{name}"][...] = array
+            self._since[:] = 0
+
+    def act(self, action: np.ndarray, extras: dict[str, np.ndarray], version: int) -> None:
+        assert self.slot is not None
+        self.slot["action"][self._t] = action
+        for name, array in extras.items():
+            self.slot[f"extras/{name}"][self._t] = array
+        self.slot["version"][self._t] = version
+
+
+class Inference:
+    """Gathers questions, answers them by the newest weights, and fills each actor's lane with its unrolls."""
+
+    def __init__(self, parts: Parts, rows: int, wait: float, ports: Ports, context: Context) -> None:
+        self._context, self._wait = context, wait
+        self._call: Call = ports["inference"]
+        self._stream: Stream = ports["unrolls"]
+        self._weights = Weights(ports["weights"], parts)
+        self._batcher = Batcher(parts, rows or parts.actors * parts.envs, (0,))
+        self._least = -(-parts.actors // 2)
+        self._tally = Tally(ports["news"], 0, self._batcher)
+        self._lanes = [Lane(parts) for _ in range(parts.actors)]
+        self._stalled: dict[int, Slot] = {}  # by client, questions whose lane has no empty slot yet
+
+    def run(self) -> Steps:
+        yield from self._weights.first()
+        while True:
+            ready = yield from self._next()
+            self._weights.refresh()
+            lanes = [self._lanes[client] for client, _ in ready]
+            for lane, (_, question) in zip(lanes, ready, strict=True):
+                lane.open(question)
+            acted = self._batcher(
+                self._weights.actor, [question for _, question in ready], [lane.carry for lane in lanes]
+            )
+            # Answers first: the actors step while the rest is written.
+            self._call.answer([client for client, _ in ready], [{"action": one.action} for one in acted])
+            for lane, one in zip(lanes, acted, strict=True):
+                lane.act(one.action, one.extras, self._weights.version)
+                lane.carry = one.carry
+            self._tally.tell()
+            self._context.beat()
+
+    def _next(self) -> Op[list[tuple[int, Slot]]]:
+        """Questions whose lanes have room: of those that waited for it, or new ones."""
+        gather = self._call.gather(self._batcher.most, self._least, self._batcher.patience(self._wait))
+
+        def attempt() -> Any:
+            if ready := [client for client in self._stalled if self._room(client)]:
+                return [(client, self._stalled.pop(client)) for client in ready]
+            gathered = gather.now()
+            if gathered is None:
+                return NOT_YET
+            self._stalled |= gathered
+            for client, question in gathered:
+                if self._lanes[client].hear(question):
+                    self._stream.push(client)
+            ready = [client for client, _ in gathered if self._room(client)]
+            return [(client, self._stalled.pop(client)) for client in ready] or NOT_YET
+
+        return Op(attempt, gather.wait, gather.what)
+
+    def _room(self, client: int) -> bool:
+        """Whether the lane has a slot, or gets one now."""
+        lane = self._lanes[client]
+        if lane.slot is None:
+            slot = self._stream.claim(client).now()
+            if slot is None:
+                return False
+            lane.begin(slot)
+        return True
+
+    def snapshots(self) -> dict[str, dict[str, np.ndarray]]:
+        return {}
+
+    def close(self) -> None:
+        return None
+
+
+class SeedLearner:
+    """Takes one unroll of every actor, updates, publishes; tells how well the inference batches."""
+
+    def __init__(self, parts: Parts, ports: Ports, context: Context) -> None:
+        self._board: Board = ports["weights"]
+        self._stream: Stream = ports["unrolls"]
+        self._heard = Heard(ports["news"])
+        self._lanes = range(parts.actors)
+        self.trainer = Trainer(parts)
+
+    def run(self) -> Steps:
+        trainer, stream = self.trainer, self._stream
+        trainer.compile(None)
+        self._board.publish(trainer.version, to_vector(trainer.actor))
+        while True:
+            asked, slots = time.monotonic(), []
+            for lane in self._lanes:
+                slots.append((yield from stream.take(lane)))
+            report = trainer.learn(slots, None, time.monotonic() - asked)
+            for lane in self._lanes:
+                stream.release(lane)
+            published = time.monotonic()
+            self._board.publish(trainer.version, to_vector(trainer.actor))
+            metrics = {
+                **report.metrics,
+                **self._heard.metrics(),
+                "time/broadcast": time.monotonic() - published,
+                "queue/depth": float(sum(map(stream.depth, self._lanes))),
+            }
+            yield Report(**{**vars(report), "metrics": metrics})
+
+    def snapshots(self) -> dict[str, dict[str, np.ndarray]]:
+        return self.trainer.snapshots()
+
+    def close(self) -> None:
+        return None

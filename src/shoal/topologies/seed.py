@@ -1,0 +1,64 @@
+"""`seed`: actors only step environments; the policy acts for all of them in batches, beside the learner.
+
+    actor 0 ─ observations ─┐                ┌─ unrolls ─┐
+    actor 1 ─ observations ─┼─> inference ───┤           ├─> learner
+    ...     <─── actions ───┘                └─ weights <┘
+
+Weights never travel to actors. Unrolls, and the recurrent state of the policy, are kept by the inference: whoever restarts an
+actor loses the rows of one unroll and nothing else. Weights may change inside an unroll, so each step carries its version.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+
+from shoal.core.config import NonNegative, NonNegativeFloat
+from shoal.core.errors import BadInput
+from shoal.core.program import BoardSpec, CallSpec, PortSpec, Program, RoleSpec, StreamSpec
+from shoal.roles.inference import SERVED
+from shoal.roles.parts import Parts
+from shoal.roles.seed import EnvActor, Inference, SeedLearner, answer_record, question_record
+
+
+@dataclass(frozen=True, kw_only=True)
+class SeedConfig:
+    """Central inference."""
+
+    inference_batch: NonNegative = 0
+    """environments that one call of the policy acts for, at most; 0 is all of them"""
+    inference_wait: NonNegativeFloat = 0.005
+    """seconds to wait, at most, while fewer than half of the actors have asked; less where calls are quick"""
+
+
+class SeedTopology:
+    Config = SeedConfig
+    about = "actors only step environments; one inference beside the learner acts for all of them in batches"
+    apart = True
+    many_learners = False
+
+    def __init__(self, config: SeedConfig) -> None:
+        self.config = config
+
+    def program(self, parts: Parts) -> Program:
+        if parts.algorithm.experience.fresh:
+            raise BadInput("topology 'seed' has actors without a policy: episodes cannot begin where a policy says")
+        actors = tuple(f"actor-{i}" for i in range(parts.actors))
+        inference = partial(Inference, parts, self.config.inference_batch, self.config.inference_wait)
+        roles = [
+            RoleSpec(name="learner", build=partial(SeedLearner, parts), main=True),
+            RoleSpec(name="inference", build=inference),
+        ]
+        roles += [RoleSpec(name=name, build=partial(EnvActor, parts, i), core=i) for i, name in enumerate(actors)]
+        ports: dict[str, PortSpec] = {
+            "inference": CallSpec(
+                clients=actors, servers=("inference",), question=question_record(parts), answer=answer_record(parts)
+            ),
+            # A lane an actor, all filled by the inference: one slot is learnt from while the other is filled.
+            "unrolls": StreamSpec(
+                producers=("inference",) * parts.actors, consumer="learner", depth=2, record=parts.record
+            ),
+            "weights": BoardSpec(writer="learner", readers=("inference",), size=parts.layout.size, history=2),
+            "news": StreamSpec(producers=("inference",), consumer="learner", depth=2, record=SERVED.record),
+        }
+        return Program(roles=tuple(roles), ports=ports)
