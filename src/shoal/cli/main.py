@@ -18,6 +18,7 @@ COMMANDS = {
     "eval": "judge a run's policy on fresh episodes: shoal eval runs/… --episodes 500",
     "play": "watch a run's policy: shoal play runs/… --video out.mp4",
     "report": "write a run's report.html",
+    "compare": "a grid of trainings side by side: shoal compare CartPole-v1 --topology sync,shared_params --seeds 3",
     "optimize": "learn a tuning law, conditions in, minimiser out: shoal optimize ackley --shift 0.3",
     "reproduce": "a published experiment, our numbers beside theirs: shoal reproduce lto-ackley --quick",
     "envs": "list environments: shoal envs [PATTERN]",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import csv
 import importlib
 import json
@@ -10,17 +9,18 @@ import re
 import sys
 import time
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from shoal.cli.flags import one_positional, split, whole_number
+from shoal.cli.rounds import rounds
 from shoal.core.errors import BadInput, nearest
 
 SWITCHES = ("quick", "list", "json", "quiet", "help")
 OPTIONS = ("seeds", "out")
 # Who runs experiments: the first word of a spec's `runner = "room:name"`. Each module has RUNNERS, by name.
-ROOMS = {"optimize": "shoal.optimize.experiments"}
+ROOMS = {"compare": "shoal.observe.compare", "optimize": "shoal.optimize.experiments"}
 SPEC_ENTRIES = {"title", "source", "runner", "all", "full", "quick", "tables", "goals"}
 
 USAGE = """usage: shoal reproduce NAME [--quick] [--seeds N] [--out FOLDER] [--quiet] [--json]
@@ -65,8 +65,8 @@ def run(words: list[str]) -> int:
 
     folder = RunFolder.create(parsed.options.get("out"), "reproduce", name, size).path
     began = time.monotonic()
-    with _progress(name, quiet="quiet" in parsed.switches) as tell:
-        found = runner(chosen, folder / "runs", tell)
+    with rounds(name, quiet="quiet" in parsed.switches) as shown:
+        found = runner(chosen, folder / "runs", shown.tell)
     document = {
         "name": name,
         **{entry: spec[entry] for entry in ("title", "source", "tables")},
@@ -156,28 +156,3 @@ def _value(text: str) -> Any:
         return float(text)
     except ValueError:
         return text
-
-
-@contextlib.contextmanager
-def _progress(name: str, *, quiet: bool) -> Iterator[Any]:
-    """A bar on a terminal, a line a run elsewhere; on standard error."""
-    if quiet:
-        yield lambda done, total, what: None
-        return
-    if not sys.stderr.isatty():
-        yield lambda done, total, what: print(f"{name}: {done + 1} of {total}: {what}", file=sys.stderr, flush=True)
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
-    columns = (
-        TextColumn(name),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        TextColumn("{task.description}"),
-    )
-    with Progress(*columns, console=Console(stderr=True)) as bar:
-        task = bar.add_task("", total=None)
-        yield lambda done, total, what: bar.update(task, completed=done, total=total, description=what)
-        bar.update(task, description="done")

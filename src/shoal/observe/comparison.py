@@ -1,8 +1,8 @@
 """Our numbers beside the published ones: tables, pictures and one self-contained page.
 
 A results document is plain data: `title`, `source`, `size`, `tables` and `goals` as the experiment's spec has them, `rows`
-(`keys`, and `values`: a list of one value a seed), `figures` (see `comparison_figures`), `reference` ({row: {column: value}}),
-`notes` and `deviations` (lines). Nothing here runs anything: a document that was saved can be drawn again.
+(`keys`, and `values`: a list of one value a seed, or `{mean, ci}`), `figures` (see `comparison_figures`), `reference`
+({row: {column: value}}), `notes` and `deviations` (lines). Nothing here runs anything: a saved document can be drawn again.
 """
 
 from __future__ import annotations
@@ -60,7 +60,8 @@ def goals(document: Document) -> list[Goal]:
     found = []
     for goal in document.get("goals", ()):
         rows = [row for row in document["rows"] if _fits(row["keys"], goal["row"])]
-        ours = float(np.median(rows[0]["values"][goal["column"]])) if rows else None
+        values = rows[0]["values"].get(goal["column"]) if rows else None
+        ours = float(values["mean"] if isinstance(values, Mapping) else np.median(values)) if values else None
         low, high = goal.get("at_least"), goal.get("at_most")
         limit = f"at least {_number(low)}" if low is not None else f"at most {_number(high)}"
         met: bool | None = None
@@ -133,17 +134,28 @@ def _cell(name: str, table: Mapping[str, Any], column: str, values: Mapping[str,
     title, shown = table["columns"][column], "" if published is None else _number(published)
     if not ours:
         return Cell(name, title, "-", shown, "")
+    judged = column in table.get("judged", table["columns"])
+    if isinstance(ours, Mapping):  # a ratio of rows: one number with its interval
+        ends = tuple(ours["ci"]) if ours["ci"] else None
+        return Cell(
+            name, title, *_told([ours["mean"]], ends, published, shown, judged, column in table.get("higher", ()))
+        )
     if isinstance(ours[0], str):
         return Cell(name, title, *_words(ours, published))
     lost = sum(not math.isfinite(value) for value in ours)
     if lost:
         return Cell(name, title, f"{lost} of {len(ours)} not finite", shown, "")
-    ends = interval(ours)
-    text = _number(float(np.mean(ours))) + (f" [{_number(ends[0])}, {_number(ends[1])}]" if ends else "")
-    verdict = ""
-    if published is not None and column in table.get("judged", table["columns"]):
-        verdict = _verdict(ours, ends, published, column in table.get("higher", ()))
-    return Cell(name, title, text, shown, verdict)
+    return Cell(name, title, *_told(ours, interval(ours), published, shown, judged, column in table.get("higher", ())))
+
+
+def _told(
+    ours: Sequence[float], ends: tuple[float, float] | None, published: Any, shown: str, judged: bool, higher: bool
+) -> tuple[str, str, str]:
+    """(ours with its interval, the published, the verdict)."""
+    text = _number(float(np.mean(ours))) + (
+        f" [{_number(ends[0])}, {_number(ends[1])}]" if ends and ends[0] < ends[1] else ""
+    )
+    return text, shown, _verdict(ours, ends, published, higher) if judged and published is not None else ""
 
 
 def _words(ours: Sequence[str], published: str | None) -> tuple[str, str, str]:
@@ -175,9 +187,8 @@ def _how(document: Document) -> list[str]:
     machine = document["machine"]
     seeds = f"{document['seeds']} {'seed' if document['seeds'] == 1 else 'seeds'} each"
     interval_ = "; ours: mean over the seeds, in brackets its 95 % bootstrap interval" if document["seeds"] > 1 else ""
-    lines = [
-        f"Size {document['size']}, {seeds}{interval_}. {machine['cores']} cores ({machine['cpu']}), {clock(document['took_s'])}."
-    ]
+    size = f"Size {document['size']}, " if document["size"] else ""
+    lines = [f"{size}{seeds}{interval_}. {machine['cores']} cores ({machine['cpu']}), {clock(document['took_s'])}."]
     if document["size"] == "quick":
         lines.append(
             "Quick: shows that everything runs; trained too shortly for its numbers to be held against the published ones."
