@@ -109,16 +109,14 @@ def ensure(name: str) -> Path:
 
 
 def run_peer(
-    name: str, *, seconds: float, until_return: float | None = None, seed: int = 0, own_defaults: bool = False
+    name: str, *, seconds: float, until_return: float | None = None, seed: int = 0, words: Sequence[str] = ()
 ) -> dict[str, Any]:
-    """One measurement of a peer; a peer that fails says so in its row instead of leaving none."""
+    """One measurement of a peer, with further `words` for its script; one that fails says so in its row."""
     peer = PEERS[name]
     try:
         command = [str(ensure(name)), str(HERE / "peers" / peer.script), "--seconds", str(seconds), "--seed", str(seed)]
         if until_return is not None:
             command += ["--until-return", str(until_return)]
-        if own_defaults:
-            command += ["--own-defaults"]
-        return {"who": peer.title, **run_json(command, timeout=seconds * 3 + 180)}
+        return {"who": peer.title, **run_json([*command, *words], timeout=seconds * 3 + 180)}
     except Failed as failure:
         return {"who": peer.title, "error": str(failure)}

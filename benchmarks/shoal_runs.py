@@ -11,6 +11,7 @@ from typing import Any
 from rooms import HERE, ROOT, Failed, run_json
 
 SHOAL = os.environ.get("SHOAL", str(ROOT / ".venv" / "bin" / "shoal"))
+PYTHON = str(Path(SHOAL).parent / "python")
 TMP = HERE / "results" / "tmp"
 
 

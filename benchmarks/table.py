@@ -8,6 +8,7 @@ COLUMNS = {
     "who": "system",
     "version": "version",
     "case": "case",
+    "us_per_step": "us of CPU a step",
     "steps_per_s": "steps/s",
     "solved_after_s": "s to goal, set-up included",
     "setup_s": "set-up, s",

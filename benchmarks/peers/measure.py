@@ -75,6 +75,9 @@ def arguments(doc: str | None) -> argparse.Namespace:
     parser.add_argument("--until-return", type=float, help="stop when the mean of 100 episodes reaches this")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument(
-        "--own-defaults", action="store_true", help="the system's own hyperparameters, not ones near Shoal's"
+        "--hyper",
+        default="shoal",
+        choices=("shoal", "zoo", "own"),
+        help="whose hyperparameters, where there is a choice",
     )
     return parser.parse_args()

@@ -39,6 +39,20 @@ SETTINGS = {
 }
 
 
+# The RL Zoo's PPO settings for LunarLander: 16 environments, 16,384 steps an iteration, minibatches of 64, tanh. A rollout may not be
+# longer than a minibatch here, so the 1,024 steps of each environment come as 16 rollouts.
+ZOO = {
+    **SETTINGS,
+    "num_envs_per_worker": 8,
+    "rollout": 64,
+    "batch_size": 64,
+    "num_batches_per_epoch": 256,
+    "max_policy_lag": 100_000,  # it counts minibatches, of which an iteration has 1,024 here; 1,000 would drop everything
+    "learning_rate": 3e-4,
+    "exploration_loss_coeff": 0.01,
+    "reward_scale": 1.0,
+    "nonlinearity": "tanh",
+}
 # What is left when Sample Factory keeps its own hyperparameters: how many workers two cores have, and no memory.
 PLAIN = {name: SETTINGS[name] for name in ("algo", "num_workers", "num_envs_per_worker", "use_rnn")}
 
@@ -63,7 +77,7 @@ def make_env(name: str, cfg: Any = None, env_config: Any = None, render_mode: st
 def main() -> None:
     args = arguments(__doc__)
     measure = Measure(args.seconds, args.until_return)
-    settings = PLAIN if args.own_defaults else SETTINGS
+    settings = {"shoal": SETTINGS, "zoo": ZOO, "own": PLAIN}[args.hyper]
     register_env(ENV, make_env)
     with tempfile.TemporaryDirectory() as folder:
         words = [f"--{name}={value}" for name, value in settings.items()]
