@@ -128,26 +128,30 @@ class Prioritized:
 class Cpprb:
     """The sum tree of cpprb, in C++. It draws by random numbers of its own: runs that use it do not repeat.
 
-    Slower here than `Prioritized` (docs/adr/0006), and one can see from outside what is in neither tree nor generator: a
-    copy of the priorities is kept for checkpoints.
+    Here it is slower than `Prioritized` (docs/adr/0006). It does not show its priorities, so a copy is kept for checkpoints.
+    Its rows are numbered in the order in which they first came, since it draws from all up to the newest, empty or not.
     """
 
     def __init__(self, size: int, alpha: float) -> None:
         self._buffer = cpprb.PrioritizedReplayBuffer(size, {"index": {"dtype": np.int64}}, alpha=alpha, eps=EPSILON)
-        self._errors = np.zeros(size)  # 0 where there is no row yet
+        self._place = np.full(size, -1)  # of each index in cpprb's buffer
+        self._index = np.zeros(size, np.int64)  # and the other way round
+        self._errors = np.zeros(size)  # by place
         self._filled, self._largest = 0, 1.0
 
     def note(self, indices: np.ndarray) -> None:
         self._put(indices, np.full(len(indices), self._largest))
 
     def _put(self, indices: np.ndarray, errors: np.ndarray) -> None:
-        """cpprb draws from its first rows that were added: all up to the highest, those between with no priority to speak of."""
-        top = int(indices.max(initial=-1)) + 1
-        if top > self._filled:
-            self._buffer.add(index=np.arange(self._filled, top), priorities=np.zeros(top - self._filled))
-            self._filled = top
-        self._errors[indices] = errors
-        self._buffer.update_priorities(indices, errors)
+        new = indices[self._place[indices] < 0]
+        if len(new):
+            places = self._filled + np.arange(len(new))
+            self._place[new], self._index[places] = places, new
+            self._buffer.add(index=new)
+            self._filled += len(new)
+        places = self._place[indices]
+        self._errors[places] = errors
+        self._buffer.update_priorities(places, errors)
 
     def draw(self, rng: np.random.Generator, sizes: np.ndarray, count: int, batch: int, beta: float) -> Picked:
         picked = Picked(np.zeros((count, batch), np.int64), np.zeros((count, batch), np.float32))
@@ -162,10 +166,15 @@ class Cpprb:
         self._put(indices.reshape(-1), size)
 
     def snapshot(self) -> dict[str, np.ndarray]:
-        return {"errors": self._errors[: self._filled].copy(), "largest": np.array([self._largest])}
+        used = slice(self._filled)
+        return {
+            "index": self._index[used].copy(),
+            "errors": self._errors[used].copy(),
+            "largest": np.array([self._largest]),
+        }
 
     def restore(self, arrays: Mapping[str, np.ndarray]) -> None:
-        self._put(np.arange(len(arrays["errors"])), arrays["errors"])
+        self._put(arrays["index"], arrays["errors"])
         self._largest = float(arrays["largest"][0])
 
 

@@ -154,12 +154,12 @@ class ReplayUpdate:
     carried over to the next round.
     """
 
-    def __init__(self, parts: Parts) -> None:
+    def __init__(self, parts: Parts, memory: Replaying | None = None) -> None:
         self._parts, self._replay = parts, replay_of(parts)
         self._compiled = compiled_replay(parts.algorithm)
         self._count = gradients_a_call(parts)
         self._owed = 0  # environment steps whose gradients are still to come
-        self.memory = Replaying(parts)
+        self.memory = memory or Replaying(parts)
         if "replay" in parts.snapshots:
             arrays = parts.snapshots["replay"]
             self._owed = int(arrays["owed"][0])
@@ -219,11 +219,11 @@ def gradients_a_call(parts: Parts) -> int:
 def _rows(algorithm: Algorithm, record: Record) -> Any:
     """The shapes of what `prepare` keeps of one unroll."""
 
-    def kept() -> Any:
-        key, slot = jax.random.key(0), {f.name: jnp.zeros(f.shape, f.dtype) for f in record.fields}
-        return algorithm.prepare(algorithm.init(key), None, as_trajectory(slot), key)[1].rows
+    def kept(trajectory: Trajectory) -> Any:
+        key = jax.random.key(0)
+        return algorithm.prepare(algorithm.init(key), None, trajectory, key)[1].rows
 
-    return jax.eval_shape(kept)
+    return jax.eval_shape(kept, as_trajectory(record.empty()))
 
 
 def rows_of(parts: Parts) -> Any:

@@ -1,0 +1,335 @@
+"""DQN: what it keeps, what it learns from it, how it acts, and what it refuses."""
+
+from __future__ import annotations
+
+import dataclasses
+from functools import cache
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from shoal.algos.dqn import DQN, DQNConfig
+from shoal.core.algorithm import Drawn, Replay, Task
+from shoal.core.errors import BadInput
+from shoal.core.keys import key_data
+from shoal.core.spec import ActionSpec, Binary, Categorical, Continuous, EnvSpec, ObsSpec
+from shoal.core.trajectory import Trajectory, Transitions
+from shoal.core.weights import layout_of, params_hash, to_vector
+from shoal.nets.actor_critic import ActorCritic, NetConfig
+from shoal.nets.q_network import QNetConfig, QNetwork
+from shoal.roles.compiled import apply, compiled
+
+T, B, WIDTH, ACTIONS, N = 8, 4, 3, 3, 10
+SPEC = EnvSpec("test", ObsSpec((WIDTH,)), ActionSpec((Categorical((ACTIONS,)),), scalar=True))
+
+
+@cache
+def make(**settings: Any) -> DQN:
+    """A small one. The same arguments make the same object, so that it compiles once a session."""
+    config = DQNConfig(**{"unroll": T, "batch_size": N, "warmup": 0, **settings})
+    return DQN(config, Task(spec=SPEC, envs=B), QNetwork(QNetConfig(hidden=(8,)), SPEC))
+
+
+@cache
+def begin(algorithm: DQN) -> Any:
+    """Weights that are not symmetric, a target that differs from them, statistics of something."""
+    state, rng = jax.jit(algorithm.init)(jax.random.key(1)), np.random.default_rng(2)
+
+    def loud(tree: Any) -> Any:
+        return jax.device_put(jax.tree.map(lambda p: np.asarray(p + 0.5 * rng.normal(size=p.shape), np.float32), tree))
+
+    state = state._replace(params=loud(state.params), extra={"target": loud(state.extra["target"])})
+    return state if state.obs is None and state.reward is None else prepared(algorithm, trajectory(), state)[0]
+
+
+def trajectory(seed: int = 0) -> Trajectory:
+    """Column 0 terminates at row 2, column 1 is truncated at row 4."""
+    rng = np.random.default_rng(seed)
+    obs = rng.normal(size=(T + 1, B, WIDTH)).astype(np.float32)
+    action = rng.integers(0, ACTIONS, (T, B)).astype(np.int32)
+    boundary, discount = np.zeros((T, B), bool), np.ones((T, B), np.float32)
+    valid, first = np.ones((T, B), bool), np.zeros((T + 1, B), bool)
+    for row, column in ((2, 0), (4, 1)):
+        boundary[row, column] = True
+        valid[row + 1, column], discount[row + 1, column] = False, 0.0
+        first[row + 2, column] = True
+    discount[2, 0] = 0.0
+    reward = rng.normal(size=(T, B)).astype(np.float32) * valid
+    return Trajectory(obs, action, reward, discount, boundary, valid, first, {}, {}, np.zeros((T, B), np.int32))
+
+
+@cache
+def _prepare(algorithm: DQN) -> Any:
+    return jax.jit(algorithm.prepare)
+
+
+def prepared(algorithm: DQN, tr: Trajectory, state: Any = None) -> Any:
+    return _prepare(algorithm)(begin(algorithm) if state is None else state, None, tr, jax.random.key(0))
+
+
+def drawn(seed: int = 0, weight: np.ndarray | None = None) -> Drawn:
+    rng = np.random.default_rng(seed)
+    obs, following = rng.normal(size=(2, N, WIDTH)).astype(np.float32)
+    action, reward = rng.integers(0, ACTIONS, N).astype(np.int32), 3 * rng.normal(size=N).astype(np.float32)
+    discount = np.where(rng.random(N) < 0.3, 0, 0.9).astype(np.float32)
+    return Drawn(
+        Transitions(obs, action, reward, discount, following), np.ones(N, np.float32) if weight is None else weight
+    )
+
+
+@cache
+def _gradient(algorithm: DQN) -> Any:
+    def one(state: Any, batch: Drawn) -> Any:
+        grads, feedback = algorithm.gradients(state, batch, jax.random.key(0))
+        return grads, feedback, apply(algorithm, state, grads)
+
+    return jax.jit(one)
+
+
+def bits(tree: Any) -> list[bytes]:
+    return [np.asarray(leaf).tobytes() for leaf in jax.tree.leaves(tree)]
+
+
+class TestRows:
+    @pytest.mark.parametrize("n", [1, 3])
+    def test_what_follows_is_where_the_window_ends(self, n: int) -> None:
+        algorithm, tr = make(n_step=n, gamma=0.9, reward_scale=2.0), trajectory()
+        _, kept = prepared(algorithm, tr)
+        np.testing.assert_array_equal(kept.valid, tr.valid)
+        rows = kept.rows
+        for t, b in zip(*np.nonzero(tr.valid), strict=True):
+            total, product, steps = 0.0, 1.0, 0
+            while steps < n and t + steps < T and tr.valid[t + steps, b]:
+                total += product * 2.0 * tr.reward[t + steps, b]
+                product *= 0.9 * tr.discount[t + steps, b]
+                steps += 1
+                if tr.boundary[t + steps - 1, b]:
+                    break
+            np.testing.assert_array_equal(rows.obs[t, b], tr.obs[t, b])
+            np.testing.assert_array_equal(rows.next_obs[t, b], tr.obs[t + steps, b])
+            assert int(rows.action[t, b]) == tr.action[t, b]
+            np.testing.assert_allclose((rows.reward[t, b], rows.discount[t, b]), (total, product), rtol=1e-5, atol=1e-6)
+
+    def test_an_end_cuts_the_bootstrap_and_a_truncation_does_not(self) -> None:
+        algorithm, tr = make(n_step=3, gamma=0.9), trajectory()
+        rows = prepared(algorithm, tr)[1].rows
+        assert np.asarray(rows.discount)[:3, 0].tolist() == [0, 0, 0]
+        np.testing.assert_allclose(np.asarray(rows.discount)[2:5, 1], [0.729, 0.81, 0.9], rtol=1e-6)
+        for row in (2, 3, 4):
+            np.testing.assert_array_equal(rows.next_obs[row, 1], tr.obs[5, 1])
+
+    def test_statistics_see_valid_rows_alone_and_rows_stay_raw(self) -> None:
+        algorithm, tr = make(normalise_obs=True, normalise_reward=True), trajectory()
+        state, kept = prepared(algorithm, tr, jax.jit(algorithm.init)(jax.random.key(0)))
+        np.testing.assert_allclose(state.obs.mean, tr.obs[:-1][tr.valid].mean(0), rtol=1e-4, atol=1e-6)
+        np.testing.assert_array_equal(kept.rows.obs, tr.obs[:-1])
+        assert state.reward.moments.count == tr.valid.sum()
+
+
+class TestLearning:
+    @pytest.mark.parametrize("double", [True, False])
+    @pytest.mark.parametrize("loss", ["huber", "mse"])
+    def test_the_gradient_against_finite_differences_of_the_formula(self, double: bool, loss: str) -> None:
+        algorithm = make(double=double, loss=loss, max_grad_norm=1e9)
+        state, weight = begin(algorithm), np.linspace(0.1, 1, N).astype(np.float32)
+        batch = drawn(weight=weight)
+        grads, feedback, _ = _gradient(algorithm)(state, batch)
+        rows, q = batch.rows, algorithm.net.q
+        q_t = np.asarray(q(state.extra["target"], rows.next_obs))
+        choice = np.asarray(q(state.params, rows.next_obs)) if double else q_t
+        target = rows.reward + rows.discount * q_t[np.arange(N), choice.argmax(1)]
+
+        def by_hand(params: Any) -> Any:
+            td = target - q(params, rows.obs)[np.arange(N), rows.action]
+            size = jnp.abs(td)
+            each = jnp.where(size <= 1, 0.5 * td**2, size - 0.5) if loss == "huber" else 0.5 * td**2
+            return (weight * each).mean()
+
+        np.testing.assert_allclose(to_vector(grads), to_vector(jax.grad(by_hand)(state.params)), rtol=1e-4, atol=1e-6)
+        td = target - np.asarray(q(state.params, rows.obs))[np.arange(N), rows.action]
+        np.testing.assert_allclose(feedback.td, td, rtol=1e-4, atol=1e-5)
+        assert (np.abs(td) > 1).any() and (np.abs(td) < 1).any(), "both sides of Huber's bend"
+
+    def test_repeated_gradients_bring_the_error_down(self) -> None:
+        algorithm = make(learning_rate=3e-2, target_every=1000)
+        state, batch, found = begin(algorithm), drawn(), []
+        for _ in range(300):
+            _, feedback, state = _gradient(algorithm)(state, batch)
+            found.append(float(np.abs(feedback.td).mean()))
+        assert found[-1] < 0.25 * found[0]
+
+    def test_the_target_is_taken_over_after_so_many_gradients(self) -> None:
+        algorithm = make(target_every=3, learning_rate=1e-2)
+        state = begin(algorithm)
+        old = params_hash(state.extra["target"])
+        for step in range(1, 7):
+            _, _, state = _gradient(algorithm)(state, drawn(step))
+            same = params_hash(state.extra["target"]) == params_hash(state.params)
+            assert same == (step % 3 == 0)
+            assert (params_hash(state.extra["target"]) == old) == (step < 3)
+        assert int(state.step) == 6
+
+    def test_the_target_follows_softly(self) -> None:
+        algorithm = make(target_every=1, tau=0.25)
+        state = begin(algorithm)
+        _, _, after = _gradient(algorithm)(state, drawn())
+        expected = 0.75 * to_vector(state.extra["target"]) + 0.25 * to_vector(after.params)
+        np.testing.assert_allclose(to_vector(after.extra["target"]), expected, rtol=1e-5, atol=1e-6)
+
+    def test_settle_takes_params_from_anywhere(self) -> None:
+        algorithm = make(target_every=1)
+        state = begin(algorithm)
+        given = jax.tree.map(lambda p: p + 1, state.params)
+        after = algorithm.settle(state, given)
+        assert params_hash(after.params) == params_hash(after.extra["target"]) == params_hash(given)
+        assert int(after.step) == int(state.step) + 1 and bits(after.moments) == bits(state.moments)
+
+    def test_gradients_are_clipped(self) -> None:
+        algorithm = make(max_grad_norm=1e-3)
+        grads, feedback, _ = _gradient(algorithm)(begin(algorithm), drawn())
+        assert float(feedback.metrics["grad_norm"]) > 1e-2
+        assert float(np.linalg.norm(to_vector(grads))) == pytest.approx(1e-3, rel=1e-4)
+
+    def test_state_is_arrays_and_what_travels_is_float32(self) -> None:
+        algorithm = make(normalise_obs=True, normalise_reward=True)
+        state = jax.jit(algorithm.init)(jax.random.key(0))
+        assert all(isinstance(leaf, jax.Array) for leaf in jax.tree.leaves(state))
+        assert params_hash(state.extra["target"]) == params_hash(state.params)
+        actor = algorithm.actor_state(state)
+        assert layout_of(actor).size == layout_of(state.params).size + 2 * WIDTH + 1, "no target, no moments"
+
+
+class TestActing:
+    def actions(self, algorithm: DQN, state: Any, explore: float, keys: int = 200) -> np.ndarray:
+        obs = np.random.default_rng(0).normal(size=(B, WIDTH)).astype(np.float32)
+        act, actor = compiled(algorithm).act, algorithm.actor_state(state)
+        args = ({}, np.zeros(B, bool)), np.full(B, explore, np.float32)
+        acted = [act(actor, obs, *args[0], key_data(k), np.int32(0), args[1]) for k in range(keys)]
+        assert all(extras == {} and carry == {} for _, extras, carry in acted)
+        return np.stack([np.asarray(action) for action, _, _ in acted])
+
+    def test_greedy_is_the_best_value_and_does_not_depend_on_the_key(self) -> None:
+        algorithm = make()
+        state = begin(algorithm)
+        obs = np.random.default_rng(0).normal(size=(B, WIDTH)).astype(np.float32)
+        best = np.asarray(algorithm.net.q(state.params, obs)).argmax(1)
+        actions = self.actions(algorithm, state, 0.0, 20)
+        assert actions.dtype == SPEC.action.dtype and (actions == best).all()
+
+    @pytest.mark.parametrize(("progress", "epsilon"), [(0.0, 0.8), (0.125, 0.5), (0.25, 0.2), (1.0, 0.2)])
+    def test_epsilon_falls_over_its_share_of_the_budget(self, progress: float, epsilon: float) -> None:
+        algorithm = make(epsilon_start=0.8, epsilon_end=0.2, explore=0.25)
+        state = begin(algorithm)._replace(progress=jnp.float32(progress))
+        assert float(algorithm.actor_state(state).epsilon) == pytest.approx(epsilon)
+        best = self.actions(algorithm, state, 0.0, 1)
+        others = (self.actions(algorithm, state, 1.0, 600) != best).mean()
+        assert others == pytest.approx(epsilon * (ACTIONS - 1) / ACTIONS, abs=0.06)
+
+    def test_each_environment_explores_by_its_own_share(self) -> None:
+        algorithm = make(epsilon_start=1.0)
+        obs, act = np.zeros((B, WIDTH), np.float32), compiled(algorithm).act
+        actor, explore = algorithm.actor_state(begin(algorithm)), np.array([0, 1, 0, 1], np.float32)
+        actions = np.stack(
+            [
+                np.asarray(act(actor, obs, {}, np.zeros(B, bool), key_data(k), np.int32(0), explore)[0])
+                for k in range(50)
+            ]
+        )
+        assert [len(set(column)) for column in actions.T.tolist()] == [1, ACTIONS, 1, ACTIONS]
+
+    def test_every_action_is_as_likely_at_random(self) -> None:
+        algorithm = make(epsilon_start=1.0)
+        shares = np.bincount(self.actions(algorithm, begin(algorithm), 1.0, 600).ravel(), minlength=ACTIONS) / (600 * B)
+        np.testing.assert_allclose(shares, 1 / ACTIONS, atol=0.04)
+
+
+FLIPS: dict[str, Any] = {
+    "learning_rate": 0.05,
+    "final_rate": 0.5,
+    "gamma": 0.5,
+    "unroll": 4,
+    "batch_size": 5,
+    "every": 2,
+    "capacity": 77,
+    "warmup": 3,
+    "n_step": 2,
+    "replay": "prioritized",
+    "alpha": 0.1,
+    "beta": 0.9,
+    "replacement": False,
+    "sampler": "cpprb",
+    "double": False,
+    "loss": "mse",
+    "target_every": 1,
+    "tau": 0.5,
+    "epsilon_start": 0.5,
+    "epsilon_end": 0.5,
+    "explore": 1.0,
+    "max_grad_norm": 1e-3,
+    "normalise_obs": True,
+    "normalise_reward": True,
+    "reward_scale": 10.0,
+}
+
+
+@pytest.mark.parametrize("knob", [field.name for field in dataclasses.fields(DQNConfig) if field.name != "entropy"])
+def test_every_knob_is_read(knob: str) -> None:
+    """Another value keeps, draws, learns or acts in another way. `FLIPS` must know every field but the one that must be 0."""
+    base = {"target_every": 2, "tau": 0.9} if knob == "tau" else {}
+    plain, other = make(**base), make(**{**base, knob: FLIPS[knob]})
+    assert getattr(plain.config, knob) != FLIPS[knob]
+
+    def outcome(algorithm: DQN) -> list[Any]:
+        state = begin(algorithm)._replace(progress=jnp.float32(0.15))
+        found = [algorithm.experience, float(algorithm.rate(state)), float(algorithm.epsilon(state))]
+        found += [bits(prepared(algorithm, trajectory(), state)[1])]
+        for seed in range(2):
+            _, _, state = _gradient(algorithm)(state, drawn(seed))
+        return [*found, bits((state.params, state.extra))]
+
+    assert outcome(plain) != outcome(other)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"n_step": 9}, r"--algo.n-step is 9: .*at most --algo.unroll 8"),
+        ({"batch_size": 300, "capacity": 200}, r"--algo.batch-size is 300: .*--algo.capacity 200"),
+        ({"warmup": 300, "capacity": 200}, r"--algo.warmup is 300: .*--algo.capacity 200"),
+        ({"entropy": 0.1}, r"--algo.entropy is 0.1: dqn has no entropy bonus"),
+        ({"gamma": 1.5}, r"--algo.gamma is 1.5"),
+        ({"replay": "prioritized", "sampler": "cpprb", "replacement": False}, r"cpprb draws with replacement alone"),
+    ],
+)
+def test_bad_settings_are_refused_in_one_line(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(BadInput, match=message) as error:
+        make(**settings)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "action",
+    [
+        ActionSpec((Continuous((-1.0,), (1.0,)),)),
+        ActionSpec((Categorical((3, 2)),)),
+        ActionSpec((Binary(3),)),
+    ],
+)
+def test_other_actions_than_one_discrete_are_refused(action: ActionSpec) -> None:
+    spec = EnvSpec("Swing", ObsSpec((WIDTH,)), action)
+    with pytest.raises(BadInput, match=r"Swing: its actions are .*one Discrete space: use ppo"):
+        QNetwork(QNetConfig(), spec)
+
+
+def test_a_net_without_action_values_is_refused() -> None:
+    with pytest.raises(BadInput, match="ActorCritic has no action values"):
+        DQN(DQNConfig(), Task(spec=SPEC, envs=B), ActorCritic(NetConfig(), SPEC))  # type: ignore[arg-type]
+
+
+def test_equal_ones_compile_once() -> None:
+    one, other = (DQN(DQNConfig(), Task(spec=SPEC, envs=B), QNetwork(QNetConfig(), SPEC)) for _ in range(2))
+    assert one is not other and one == other and compiled(one) is compiled(other)
+    assert isinstance(one.experience, Replay)
