@@ -201,13 +201,13 @@ class DQN:
     def act(
         self, actor: ActorState, obs: Array, carry: dict[str, Array], first: Array, key: Array, explore: Array
     ) -> tuple[Array, dict[str, Array], dict[str, Array]]:
-        q = self.net.q(actor.params, self._seen(actor.obs_mean, actor.obs_scale, obs))  # [B, A]
+        q = self.net.q(actor.params, self.seen(actor.obs_mean, actor.obs_scale, obs))  # [B, A]
         chance, which = jax.random.uniform(key, (2, q.shape[0]))  # one draw for both: keys cost more than numbers
         anything = jnp.minimum((which * q.shape[1]).astype(jnp.int32), q.shape[1] - 1)
         action = jnp.where(chance < actor.epsilon * explore, anything, jnp.argmax(q, axis=-1).astype(jnp.int32))
         return action.astype(self.task.spec.action.dtype), {}, carry
 
-    def _seen(self, mean: Array | None, scale: Array | None, obs: Array) -> Array:
+    def seen(self, mean: Array | None, scale: Array | None, obs: Array) -> Array:
         """Observations as the net sees them."""
         return obs if mean is None else jnp.clip((obs - mean) * scale, -10.0, 10.0)
 
@@ -241,7 +241,7 @@ class DQN:
         obs, next_obs, reward = rows.obs, rows.next_obs, rows.reward
         if state.obs is not None:
             scale = 1.0 / (statistics.std(state.obs) + 1e-8)
-            obs, next_obs = (self._seen(state.obs.mean, scale, x) for x in (obs, next_obs))
+            obs, next_obs = (self.seen(state.obs.mean, scale, x) for x in (obs, next_obs))
         if state.reward is not None:
             reward = reward / (statistics.std(state.reward.moments) + 1e-8)
         q_tm1 = self.net.q(params, obs)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 # The first word of a path: no two uses share a key.
-ACTING, LEARNING, INIT, ENVS, EVALUATION, STARTS, REPLAYING = range(7)
+ACTING, LEARNING, INIT, ENVS, EVALUATION, STARTS, REPLAYING, GOSSIP, STRAYING, PLANNING = range(10)
 
 
 def key_data(seed: int, *path: int) -> np.ndarray:
