@@ -153,11 +153,9 @@ class FusedSession:
             name = parts.algorithm.task.spec.name
             what = f"{name}: {lost} episodes dropped in {updates} updates: an observation or a reward was not finite"
             yield Fault(role="loop", kind="env_nan", detail=what)
-        episodes = tuple(
-            episode
-            for i in range(updates)
-            for episode in self._tracker.take(seen.reward[i], seen.boundary[i], seen.valid[i], seen.first[i])
-        )
+        rows = (seen.reward, seen.boundary, seen.valid, seen.first)
+        in_a_row = (array[:updates].reshape(-1, parts.envs) for array in rows)  # the updates one after another
+        episodes = tuple(self._tracker.take(*in_a_row))
         yield Report(
             version=version,
             env_steps=(version - parts.start) * parts.steps_per_update,
