@@ -68,18 +68,16 @@ class Replaying:
         """`count` minibatches. `path` numbers the draw: the same number draws the same rows."""
         replay, pool = self._replay, self._pool
         rng = np.random.default_rng(np.random.SeedSequence(self._seed, spawn_key=(REPLAYING, self._worker, *path)))
-        counts = pool.counts()
-        self._notice(counts)
         beta = replay.beta + (1.0 - replay.beta) * min(1.0, progress)
-        sizes = np.minimum(counts, pool.slots)
-        picked = self._sampler.draw(rng, sizes, count, replay.batch, beta)
-        rows, whole = pool.read(picked.indices, counts)
-        while not whole.all():  # somebody wrote there meanwhile: the newest rows stand in, by the same indices
-            again = pool.counts()
-            spare, fine = pool.read(picked.indices[~whole], again)
-            for name, array in rows.items():
-                array[~whole] = spare[name]
-            whole[~whole] = fine
+        whole = np.zeros((count, replay.batch), bool)
+        while not whole.any():
+            counts = pool.counts()
+            self._notice(counts)
+            picked = self._sampler.draw(rng, np.minimum(counts, pool.slots), count, replay.batch, beta)
+            rows, whole = pool.read(picked.indices, counts)
+        if not whole.all():  # other workers wrote there meanwhile: rows of the same draw stand in, and nobody waits
+            for array in (*rows.values(), *picked):
+                array[~whole] = np.resize(array[whole], array[~whole].shape)
         return Batch(Drawn(self._rows(**rows), picked.weights), picked.indices)
 
     def _notice(self, counts: np.ndarray) -> None:
