@@ -193,13 +193,20 @@ def resolve(env: Any, loose: Mapping[str, Any]) -> Plan:
     topology_name = settings.topology or ("sequential" if runtime_name == "fused" else usual)
     runtime_class = _look_up(runtime_name, RUNTIMES, "runtime")
     topology_class = _look_up(topology_name, TOPOLOGIES, "topology")
+    fitting = getattr(algo_class, "topologies", TOPOLOGIES)  # an algorithm may need roles that few topologies have
+    if topology_name in TOPOLOGIES and topology_name not in fitting:
+        raise BadInput(
+            f"algorithm {settings.algo!r} does not fit topology {topology_name!r}; it fits {', '.join(fitting)}"
+        )
     if settings.learners != 1 and not topology_class.many_learners:
         several = ", ".join(name for name, entry in TOPOLOGIES.items() if entry.many_learners) or "none so far"
         raise BadInput(
             f"--learners is {settings.learners}: topology {topology_name!r} has one learner; more are for {several}"
         )
     table = tuned(source.name, settings.algo, spec.obs.is_image)
-    actors = settings.actors or (1 if runtime_name == "fused" else table.get("actors", cores()))
+    fields = {axis: {k: v for k, v in given.get(axis, {}).items() if k != "name"} for axis in AXES}
+    runtime = _config(runtime_class, fields["runtime"], "runtime")
+    actors = settings.actors or _usual_actors(runtime_class, runtime, settings.learners) or table.get("actors", cores())
     settings = dataclasses.replace(
         settings,
         topology=topology_name,
@@ -207,18 +214,17 @@ def resolve(env: Any, loose: Mapping[str, Any]) -> Plan:
         net=net_name,
         backend=cast(Any, source.backend),
         actors=actors,
-        envs=settings.envs or max(1, table["total_envs"] // actors),
+        envs=settings.envs or max(1, table["total_envs"] // getattr(topology_class, "acting", actors)),
         steps=settings.steps or table["steps"],
     )
-    fields = {axis: {k: v for k, v in given.get(axis, {}).items() if k != "name"} for axis in AXES}
     known_algo = settings.algo in ALGOS
     return Plan(
         settings=settings,
         source=source,
         spec=spec,
-        algo=_config(algo_class, {**(table.get("algo", {}) if known_algo else {}), **fields["algo"]}, "algo"),
+        algo=_config(algo_class, {**_usual(table, algo_class, topology_class, known_algo), **fields["algo"]}, "algo"),
         topology=_overlap(_config(topology_class, fields["topology"], "topology"), runtime_class),
-        runtime=_config(runtime_class, fields["runtime"], "runtime"),
+        runtime=runtime,
         net=_config(net_class, {**(table.get("net", {}) if net_name == usual_net else {}), **fields["net"]}, "net"),
         algo_class=algo_class,
         topology_class=topology_class,
@@ -226,6 +232,14 @@ def resolve(env: Any, loose: Mapping[str, Any]) -> Plan:
         net_class=net_class,
         notes=tuple(notes),
     )
+
+
+def _usual_actors(runtime_class: Any, runtime: Any, learners: int) -> int | None:
+    """How many actors a runtime has room for, where that is its own to say."""
+    if runtime_class is RUNTIMES["fused"]:
+        return 1
+    count: Callable[[Any, int], int] | None = getattr(runtime_class, "actors", None)
+    return None if count is None else count(runtime, learners)
 
 
 def cores() -> int:
@@ -285,8 +299,16 @@ def _config(owner: Any, values: Mapping[str, Any], axis: str) -> Any:
     return configs.build(config, values, f"{axis}.")
 
 
+def _usual(table: Mapping[str, Any], algo_class: Any, topology_class: Any, known: bool) -> dict[str, Any]:
+    """An algorithm's settings where nothing is said: the tuned ones, but for what the topology has its own word on."""
+    if not known:
+        return {}
+    own = getattr(topology_class, "usual", {})
+    names = {field.name for field in dataclasses.fields(algo_class.Config)}
+    return {**table.get("algo", {}), **{name: value for name, value in own.items() if name in names}}
+
+
 def _overlap(config: Any, runtime_class: Any) -> Any:
-    """Overlap pays where roles run at the same time; a user's own word stands."""
-    if getattr(config, "overlap", True) is None:
-        return dataclasses.replace(config, overlap=runtime_class.overlaps)
-    return config
+    """What pays where roles run at the same time (overlap, adjustment) is on there; a user's own word stands."""
+    unsaid = [name for name in ("overlap", "adjust") if getattr(config, name, True) is None]
+    return dataclasses.replace(config, **dict.fromkeys(unsaid, runtime_class.overlaps)) if unsaid else config

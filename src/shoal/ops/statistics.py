@@ -71,9 +71,13 @@ def update_moments(m: Moments, x: Array, valid: Array) -> Moments:
 
     rough = average(x)
     mean = rough + average(x - rough)  # the second pass takes back what rounding lost where the mean dwarfs the spread
-    after = merge(m, Moments(count, mean, average(jnp.square(x - mean)) * count))
-    held = jnp.minimum(after.count, HORIZON)
-    return Moments(held, after.mean, after.m2 * (held / jnp.maximum(after.count, 1.0)))
+    return faded(merge(m, Moments(count, mean, average(jnp.square(x - mean)) * count)))
+
+
+def faded(m: Moments) -> Moments:
+    """The same statistics of at most `HORIZON` samples, so that the next batch has some weight."""
+    held = jnp.minimum(m.count, HORIZON)
+    return Moments(held, m.mean, m.m2 * (held / jnp.maximum(m.count, 1.0)))
 
 
 def std(m: Moments) -> Array:

@@ -12,12 +12,14 @@ import numpy as np
 from shoal.core.keys import ACTING, key_data
 from shoal.core.ports import Board, Stream
 from shoal.core.program import Steps
+from shoal.core.weights import Layout
 from shoal.roles.compiled import compiled
-from shoal.roles.news import NewsFormat
+from shoal.roles.news import News, NewsFormat
 from shoal.roles.parts import Parts
 
 WORTH = 2.0  # calls' time that it is worth to wait for a fuller batch: the questions that come meanwhile save calls
 TELL_EVERY = 0.2  # seconds between two pieces of news
+SILENT = 2.0  # seconds
 SERVED = NewsFormat(("calls", "rows"), 0)
 
 
@@ -45,9 +47,10 @@ class Batcher:
         self._obs = np.zeros((space, *spec.obs.shape), spec.obs.dtype)
         self._first = np.ones(space, bool)
         self._carry = {n: np.array(a) for n, a in algorithm.initial_carry(space).items()}
-        self._explore = np.ones(self._sizes[-1], np.float32)
+        # On the device once: a call with NumPy arrays would bring them there each time.
+        self._explore = {size: jax.device_put(np.ones(size, np.float32)) for size in self._sizes}
         self._act = compiled(algorithm).act
-        self._key = key_data(parts.seed, ACTING, *path)
+        self._key = jax.device_put(key_data(parts.seed, ACTING, *path))
         self.calls = self.rows = 0
         self.took = 0.0  # seconds a call, a moving mean
         actor = jax.device_put(self._layout.tree(np.zeros(self._layout.size, np.float32)))
@@ -88,7 +91,7 @@ class Batcher:
         rows = slice(start, start + size)
         carry = {n: a[rows] for n, a in self._carry.items()}
         t = np.int32(self.calls % 2**31)
-        acted = self._act(actor, self._obs[rows], carry, self._first[rows], self._key, t, self._explore[:size])
+        acted = self._act(actor, self._obs[rows], carry, self._first[rows], self._key, t, self._explore[size])
         return jax.tree.map(np.asarray, acted)
 
 
@@ -103,10 +106,10 @@ def call_sizes(envs: int, most: int) -> list[int]:
 class Weights:
     """The newest weights on a board, on the device. `refresh` looks without copying what is known already."""
 
-    def __init__(self, board: Board, parts: Parts) -> None:
-        self._board, self._start, self._layout = board, parts.start, parts.layout
+    def __init__(self, board: Board, start: int, layout: Layout) -> None:
+        self._board, self._start, self._layout = board, start, layout
         self.version = -1
-        self.actor: Any = None
+        self.tree: Any = None
 
     def first(self) -> Steps:
         """Wait for any."""
@@ -122,7 +125,7 @@ class Weights:
             self._put(*self._board.latest())
 
     def _put(self, version: int, vector: np.ndarray) -> None:
-        self.version, self.actor = version, jax.device_put(self._layout.tree(vector))
+        self.version, self.tree = version, jax.device_put(self._layout.tree(vector))
 
 
 class Tally:
@@ -146,25 +149,22 @@ class Tally:
 
 
 class Heard:
-    """The main role's ear for `Tally`: the mean batch, and predictions a second."""
+    """The main role's ear for `Tally`: the mean batch, and predictions a second of all servers together."""
 
     def __init__(self, stream: Stream) -> None:
         self._stream = stream
-        self._last: dict[str, float] = {}
+        self._last: dict[int, News] = {}  # of each server
 
     def metrics(self) -> dict[str, float]:
-        """By what came since the last look; the last known where nothing did."""
-        calls, rows, rate = 0.0, 0.0, 0.0
-        lanes = range(self._stream.lanes)
-        per_lane: dict[int, tuple[float, float]] = {}
-        while (found := self._stream.take_any(lanes).now()) is not None:
+        """By what each server told last; one that has been silent for long is out of work."""
+        while (found := self._stream.take_any(range(self._stream.lanes)).now()) is not None:
             lane, slot = found
-            news = SERVED.read(slot)
+            self._last[lane] = SERVED.read(slot)
             self._stream.release(lane)
-            calls, rows = calls + news.metrics["calls"], rows + news.metrics["rows"]
-            before = per_lane.get(lane, (0.0, 0.0))
-            per_lane[lane] = before[0] + news.metrics["rows"], before[1] + news.ended - news.began
-        if calls:
-            rate = sum(count / seconds for count, seconds in per_lane.values() if seconds > 0)
-            self._last = {"inference/batch": rows / calls, "speed/predictions": rate}
-        return self._last
+        recent = [news for news in self._last.values() if time.monotonic() - news.ended < SILENT]
+        calls = sum(news.metrics["calls"] for news in recent)
+        if not calls:
+            return {}
+        rates = [news.metrics["rows"] / max(news.ended - news.began, 1e-6) for news in recent]
+        rows = sum(news.metrics["rows"] for news in recent)
+        return {"inference/batch": rows / calls, "speed/predictions": sum(rates)}

@@ -147,7 +147,7 @@ class Inference:
         self._context, self._wait = context, wait
         self._call: Call = ports["inference"]
         self._stream: Stream = ports["unrolls"]
-        self._weights = Weights(ports["weights"], parts)
+        self._weights = Weights(ports["weights"], parts.start, parts.layout)
         self._batcher = Batcher(parts, rows or parts.actors * parts.envs, (0,))
         self._least = -(-parts.actors // 2)
         self._tally = Tally(ports["news"], 0, self._batcher)
@@ -163,7 +163,7 @@ class Inference:
             for lane, (_, question) in zip(lanes, ready, strict=True):
                 lane.open(question)
             acted = self._batcher(
-                self._weights.actor, [question for _, question in ready], [lane.carry for lane in lanes]
+                self._weights.tree, [question for _, question in ready], [lane.carry for lane in lanes]
             )
             # Answers first: the actors step while the rest is written.
             self._call.answer([client for client, _ in ready], [{"action": one.action} for one in acted])

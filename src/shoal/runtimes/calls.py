@@ -3,6 +3,9 @@
 A question is open while its number is above the one taken. Its ticket is the time at which it was asked, on the machine's
 monotonic clock: the order of arrival without a counter that two processes could race for. Several servers may share
 one port; they take questions under a lock, and each remembers in memory what it took, so that its successor finds it.
+
+Waking costs more than asking, so a client rings only where that helps: a server that sleeps says how many open questions it
+waits for, and nobody rings one that works, since it looks before it sleeps.
 """
 
 from __future__ import annotations
@@ -20,6 +23,7 @@ from shoal.core.record import Field, Record
 if TYPE_CHECKING:
     from shoal.runtimes.memory import Place
 
+AWAKE = 0  # in `asleep`; else the number of open questions that the server waits for
 CONTENDED = 1e-3  # seconds to wait for a lock that another server holds for microseconds, and rings nobody about
 
 
@@ -29,7 +33,9 @@ class MemoryCall:
     def __init__(self, spec: CallSpec, buffer: Any, offset: int, place: Place) -> None:
         counters = _counters(spec)
         views = counters.views(buffer, offset)
-        self._asked, self._ticket, self._taken, self._by, self._answered = (views[f.name] for f in counters.fields)
+        self._asked, self._ticket, self._taken, self._by, self._answered, self._asleep = (
+            views[f.name] for f in counters.fields
+        )
         start, clients = offset + counters.nbytes, range(len(spec.clients))
         self._questions = [spec.question.views(buffer, start + i * spec.question.nbytes) for i in clients]
         start += len(clients) * spec.question.nbytes
@@ -55,8 +61,7 @@ class MemoryCall:
         number = int(self._asked[client]) + 1
         self._ticket[client] = time.monotonic_ns()
         self._asked[client] = number
-        for bell in self._servers:
-            bell.ring()
+        self._ring()
 
         def attempt() -> Any:
             if self._answered[client] != number:
@@ -65,25 +70,37 @@ class MemoryCall:
 
         return Op(attempt, self._clients[client].wait, f"the answer to client {client}")
 
+    def _ring(self) -> None:
+        """Wake a server whom it helps: who waits for more questions once they are there, else one of those who wait for any."""
+        sleeping = self._asleep.tolist()
+        if any(wanted > 1 for wanted in sleeping):
+            waiting = int(np.count_nonzero(self._asked > self._taken))
+            wake = [i for i, wanted in enumerate(sleeping) if 1 < wanted <= waiting]
+        else:
+            wake = [i for i, wanted in enumerate(sleeping) if wanted == 1]
+        if wake:
+            self._asleep[wake[0]] = AWAKE
+            self._servers[wake[0]].ring()
+
     def gather(self, most: int, least: int = 1, patience: float = 0.0) -> Op[list[tuple[int, Slot]]]:
         if self._waits is None:  # where one role runs at a time, nobody asks while another waits
             patience = 0.0
-        pause = [np.inf]  # until waiting any longer makes no sense
+        state = [1, np.inf]  # how many questions are waited for, and how long at most
 
         def attempt() -> Any:
-            pause[0] = np.inf
             waiting = np.flatnonzero(self._asked > self._taken)
+            state[:] = 1, np.inf
             if not len(waiting):
                 return NOT_YET
             if len(waiting) < least and patience > 0:
                 left = patience - (time.monotonic_ns() - int(self._ticket[waiting].min())) * 1e-9
                 if left > 0:
-                    pause[0] = left
+                    state[:] = least, left
                     return NOT_YET
             if self._lock is None:
                 return self._take(waiting, most)
             if not self._lock.attempt():
-                pause[0] = CONTENDED
+                state[:] = 1, CONTENDED
                 return NOT_YET
             try:
                 return self._take(np.flatnonzero(self._asked > self._taken), most) or NOT_YET
@@ -91,7 +108,15 @@ class MemoryCall:
                 self._lock.release()
 
         waits = self._waits
-        return Op(attempt, None if waits is None else lambda seconds: waits(min(seconds, pause[0])), "a question")
+        return Op(attempt, None if waits is None else lambda s: self._sleep(min(s, state[1]), state[0]), "a question")
+
+    def _sleep(self, seconds: float, wanted: float) -> None:
+        """Until so many questions are open. Said first and looked at after, or a question in between would wake nobody."""
+        assert self._waits is not None
+        self._asleep[self._me - 1] = int(wanted)
+        if np.count_nonzero(self._asked > self._taken) < wanted or seconds == CONTENDED:
+            self._waits(seconds)
+        self._asleep[self._me - 1] = AWAKE
 
     def _take(self, waiting: np.ndarray, most: int) -> list[tuple[int, Slot]]:
         """The oldest of `waiting`, which are this server's from now on."""
@@ -117,5 +142,6 @@ class MemoryCall:
 
 
 def _counters(spec: CallSpec) -> Record:
-    names = ("asked", "ticket", "taken", "by", "answered")
-    return Record(tuple(Field(name, (len(spec.clients),), "int64") for name in names))
+    clients = ("asked", "ticket", "taken", "by", "answered")
+    fields = [Field(name, (len(spec.clients),), "int64") for name in clients]
+    return Record((*fields, Field("asleep", (len(spec.servers),), "int64")))

@@ -1,0 +1,370 @@
+"""GA3C: agents ask predictors what to do, and trainers learn from what they did; queues stand between.
+
+Babaeizadeh et al. 2017, "Reinforcement learning through asynchronous advantage actor-critic on a GPU",
+https://arxiv.org/abs/1611.06256. Deviations: unrolls go on across the end of an episode, so that its last transition is
+kept; a step of the adjustment that did not pay is taken back at once.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from shoal.core.keys import ACTING, LEARNING, key_data
+from shoal.core.ports import Board, Call, Op, SharedStream, Stream
+from shoal.core.program import Context, Episode, Ports, Report, Steps
+from shoal.core.record import Field, Record
+from shoal.core.trajectory import as_trajectory
+from shoal.core.weights import to_vector
+from shoal.roles.climbing import Climber, Control, CoreLoad, Numbers, say
+from shoal.roles.compiled import metric_name
+from shoal.roles.episodes import EpisodeTracker
+from shoal.roles.gradients import LAGS, Gradients, Known
+from shoal.roles.inference import Batcher, Heard, Tally, Weights
+from shoal.roles.news import NewsFormat, mean_metrics
+from shoal.roles.parts import Parts
+
+REPORT_EVERY = 0.05  # seconds: there may be thousands of gradients a second
+WINDOW = 100  # episodes behind the score
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shop:
+    """How the work is shared out: what all of these roles know."""
+
+    parts: Parts
+    start: Numbers  # that work at first
+    most: Numbers  # that there are
+    rows: int  # of one prediction
+    wait: float  # seconds that a prediction waits for a fuller batch, at most
+    reward_clip: float  # 0 is none
+    adjust_after: float  # seconds; 0 leaves the numbers as they are
+    adjust_every: float
+
+    @property
+    def gradients(self) -> Gradients:
+        return Gradients(self.parts, self.reward_clip)
+
+    @property
+    def episodes(self) -> NewsFormat:
+        return NewsFormat((), self.parts.unroll * self.parts.envs)
+
+
+def question_record(parts: Parts) -> Record:
+    spec, carry = parts.algorithm.task.spec, [f for f in parts.record.fields if f.name.startswith("carry/")]
+    obs = Field("obs", (parts.envs, *spec.obs.shape), spec.obs.dtype.name)
+    return Record((obs, Field("first", (parts.envs,), "bool"), *carry))
+
+
+def answer_record(parts: Parts) -> Record:
+    """Of one step: what `act` gives, and the version of the weights that acted."""
+    kept = [f for f in parts.record.fields if f.name == "action" or f.name.startswith("extras/")]
+    carry = [f for f in parts.record.fields if f.name.startswith("carry/")]
+    steps = [Field(f.name, f.shape[1:], f.dtype) for f in kept]
+    return Record((*steps, *carry, Field("version", (), "int32")))
+
+
+class Agent:
+    """Steps its environments by the predictors' answers; every `unroll` steps go to the training queue."""
+
+    def __init__(self, shop: Shop, index: int, ports: Ports, context: Context) -> None:
+        self._shop, self._index, self._context = shop, index, context
+        self._call: Call = ports["predictions"]
+        self._stream: SharedStream = ports["unrolls"]
+        self._news: Stream = ports["episodes"]
+        self._control = Control(ports["control"], shop.start)
+        self._rows = shop.parts.make_rows(index, context)
+        self._tracker = EpisodeTracker(shop.parts.envs)
+        self._ended: deque[Episode] = deque(maxlen=10 * shop.episodes.episodes)  # not told yet
+
+    def run(self) -> Steps:
+        parts, rows, lane = self._shop.parts, self._rows, self._index
+        carry = {f"carry/{n}": np.array(a) for n, a in parts.algorithm.initial_carry(parts.envs).items()}
+        while True:
+            yield from self._control.until(lambda numbers: lane < numbers.agents)
+            slot = yield from self._stream.claim(lane)
+            slot["clock"][0] = time.monotonic()
+            rows.begin(slot)
+            for name, array in carry.items():
+                slot[name][...] = array
+            for t in range(parts.unroll):
+                answer = yield from self._call.ask(lane, {"obs": rows.obs, "first": rows.first, **carry})
+                carry = {name: answer[name] for name in carry}
+                slot["version"][t] = answer["version"]
+                for name, array in answer.items():
+                    if name.startswith("extras/"):
+                        slot[name][t] = array
+                rows.step(slot, t, answer["action"])
+                self._context.beat()
+            slot["clock"][1] = time.monotonic()
+            self._ended.extend(self._tracker.take(slot["reward"], slot["boundary"], slot["valid"], slot["first"]))
+            self._stream.push(lane)
+            self._tell()
+
+    def _tell(self) -> None:
+        format = self._shop.episodes
+        if self._ended and (slot := self._news.claim(self._index).now()) is not None:
+            told = [self._ended.popleft() for _ in range(min(len(self._ended), format.episodes))]
+            format.write(slot, 0, time.monotonic(), told, {})
+            self._news.push(self._index)
+
+    def snapshots(self) -> dict[str, dict[str, np.ndarray]]:
+        return {}
+
+    def close(self) -> None:
+        self._rows.close()
+
+
+class Predictor:
+    """Waits for a question, takes all that have come, and answers them in one call. It keeps nothing."""
+
+    def __init__(self, shop: Shop, index: int, ports: Ports, context: Context) -> None:
+        self._shop, self._index, self._context = shop, index, context
+        self._call: Call = ports["predictions"]
+        self._control = Control(ports["control"], shop.start)
+        self._weights = Weights(ports["weights"], shop.parts.start, shop.parts.layout)
+        self._batcher = Batcher(shop.parts, shop.rows, (ACTING, index))
+        self._tally = Tally(ports["served"], index, self._batcher)
+
+    def run(self) -> Steps:
+        call, batcher, weights = self._call, self._batcher, self._weights
+        yield from weights.first()
+        while True:
+            yield from self._control.until(self._active)
+            least = -(-self._control.numbers.agents // 2)
+            gather = call.gather(batcher.most, least, batcher.patience(self._shop.wait))
+            gathered = yield from self._unless_idle(gather)
+            if not gathered:
+                continue
+            weights.refresh()
+            questions = [question for _, question in gathered]
+            carries = [{n.removeprefix("carry/"): a for n, a in q.items() if n.startswith("carry/")} for q in questions]
+            acted = batcher(weights.tree, questions, carries)
+            version = np.array(weights.version)
+            call.answer(
+                [client for client, _ in gathered],
+                [
+                    {
+                        "action": one.action,
+                        "version": version,
+                        **{f"extras/{n}": a for n, a in one.extras.items()},
+                        **{f"carry/{n}": a for n, a in one.carry.items()},
+                    }
+                    for one in acted
+                ],
+            )
+            self._tally.tell()
+            self._context.beat()
+
+    def _unless_idle(self, gather: Op[Any]) -> Op[Any]:
+        """What is gathered; [] when this predictor is out of work."""
+        return Op(lambda: gather.attempt() if self._active(self._control.refresh()) else [], gather.wait, gather.what)
+
+    def _active(self, numbers: Numbers) -> bool:
+        return self._index < numbers.predictors
+
+    def snapshots(self) -> dict[str, dict[str, np.ndarray]]:
+        return {}
+
+    def close(self) -> None:
+        return None
+
+
+class GradientTrainer:
+    """Takes unrolls until it has a batch, and hands its gradient to the learner. It keeps nothing."""
+
+    def __init__(self, shop: Shop, index: int, ports: Ports, context: Context) -> None:
+        self._shop, self._index, self._context = shop, index, context
+        unrolls: SharedStream = ports["unrolls"]
+        self._stream = unrolls.end_of(index)
+        self._out: Stream = ports["gradients"]
+        self._control = Control(ports["control"], shop.start)
+        self._gradients = shop.gradients
+        self._weights = Weights(ports["params"], shop.parts.start, self._gradients.layout)
+        self._turn = index  # the lane to look at first, so that all have theirs
+        self._compute = self._compiled()
+
+    def _compiled(self) -> Any:
+        """Ahead of the data."""
+        parts, layout = self._shop.parts, self._gradients.layout
+        known: Known = layout.tree(np.zeros(layout.size, np.float32))
+        trajectories = [as_trajectory(parts.record.empty())] * parts.batch
+        return self._gradients.compute().lower(known, trajectories, key_data(0), np.float32(0)).compile()
+
+    def run(self) -> Steps:
+        parts, weights, news = self._shop.parts, self._weights, self._gradients.news
+        # Nothing yet, and ready for work: agents that began before would only wait, and take cores from compiling.
+        hello = yield from self._out.claim(self._index)
+        news.write(hello, 0, time.monotonic(), (), {})
+        self._out.push(self._index)
+        yield from weights.first()
+        made = 0
+        while True:
+            taken: list[tuple[int, Any]] = []
+            while len(taken) < parts.batch:
+                yield from self._control.until(self._active)
+                one = yield from self._next()
+                # Out of work: what is in hand would be stale by the time that it is in work again.
+                taken = [*taken, one] if one is not None else []
+            began = time.monotonic()
+            weights.refresh()
+            slots = [slot for _, slot in taken]
+            progress = np.float32(weights.version / max(1, parts.updates))
+            key = key_data(parts.seed, LEARNING, self._index, made)
+            vector, metrics = self._compute(weights.tree, [as_trajectory(slot) for slot in slots], key, progress)
+            acted = np.concatenate([slot["version"].ravel() for slot in slots])
+            out = yield from self._out.claim(self._index)
+            out["gradient"][...] = vector
+            numbers = {name: float(value) for name, value in metrics.items()}
+            numbers |= dict(zip(LAGS, (float(acted.mean()), float(acted.min())), strict=True))
+            steps = sum(slot["valid"].size for slot in slots)
+            began = min(began, *(float(slot["clock"][0]) for slot in slots))
+            news.write(out, steps, began, (), numbers)
+            self._out.push(self._index)
+            for lane, _ in taken:
+                self._stream.release(lane)
+            made += 1
+            self._context.beat()
+
+    def _next(self) -> Op[tuple[int, Any] | None]:
+        """An unroll of any agent; None when this trainer is out of work."""
+        lanes = [(self._turn + i) % self._stream.lanes for i in range(self._stream.lanes)]
+        self._turn += 1
+        take = self._stream.take_any(lanes)
+        return Op(lambda: take.attempt() if self._active(self._control.refresh()) else None, take.wait, take.what)
+
+    def _active(self, numbers: Numbers) -> bool:
+        return self._index < numbers.trainers
+
+    def snapshots(self) -> dict[str, dict[str, np.ndarray]]:
+        return {}
+
+    def close(self) -> None:
+        return None
+
+
+class Applier:
+    """Owns the weights: applies gradients as they come, publishes, adjusts the numbers, and reports."""
+
+    def __init__(self, shop: Shop, ports: Ports, context: Context) -> None:
+        self._shop, self._parts = shop, shop.parts
+        self._stream: Stream = ports["gradients"]
+        self._episodes: Stream = ports["episodes"]
+        self._weights: Board = ports["weights"]
+        self._params: Board = ports["params"]
+        self._control: Board = ports["control"]
+        self._heard = Heard(ports["served"])
+        self._gradients = shop.gradients
+        self.state = self._parts.initial_state()
+        self.version = self._parts.start
+        self._climber = Climber(shop.start, shop.most, self._parts.seed)
+        self._steps, self._changes = 0, 0
+        self._score: deque[float] = deque(maxlen=WINDOW)
+        self._load = CoreLoad()
+
+    def run(self) -> Steps:
+        parts, stream, news = self._parts, self._stream, self._gradients.news
+        vector = np.zeros(news_size(self._gradients), np.float32)
+        applied = self._gradients.applied().lower(self.state, vector, np.float32(0)).compile()
+        for lane in range(self._shop.start.trainers):
+            yield from stream.take(lane)  # its first word is that it is ready
+            stream.release(lane)
+        self._params.publish(self.version, to_vector(Known(self.state.params, self.state.obs)))
+        self._weights.publish(self.version, to_vector(parts.algorithm.actor_state(self.state)))
+        began_at, heard, spent = 0.0, [], 0.0
+        reported = measured = time.monotonic()
+        rate_from, last_steps = 0, 0
+        lanes, waited = list(range(stream.lanes)), 0.0
+        while True:
+            asked = time.monotonic()
+            lane, slot = yield from stream.take_any(lanes)
+            lanes = [*lanes[1:], lanes[0]]
+            found, before = news.read(slot), time.monotonic()
+            if not found.steps:  # somebody's first word
+                stream.release(lane)
+                continue
+            waited += before - asked
+            if not self._steps:
+                began_at = found.began
+                measured = before
+            progress = np.float32(self.version / max(1, parts.updates))
+            self.state, known, actor = applied(self.state, slot["gradient"], progress)
+            stream.release(lane)
+            lag = {"lag/versions": self.version - found.metrics["acted"]}
+            lag["lag/max"] = self.version - found.metrics["acted_min"]
+            self.version += 1
+            self._params.publish(self.version, np.asarray(known))
+            self._weights.publish(self.version, np.asarray(actor))
+            self._steps += found.steps
+            plain = {metric_name(n): v for n, v in found.metrics.items() if n not in LAGS}
+            heard.append(type(found)(0, 0.0, 0.0, (), {**plain, **lag}))
+            now = time.monotonic()
+            spent += now - before
+            if self._shop.adjust_after and now - measured >= self._pause():
+                self._adjust((self._steps - rate_from) / (now - measured))
+                rate_from, measured = self._steps, now
+            if now - reported < REPORT_EVERY and self.version < parts.updates:
+                continue
+            episodes = tuple(self._told())
+            times = {"time/learn": spent, "time/wait": waited, "time/collect": 0.0, "time/broadcast": 0.0}
+            speed = (self._steps - last_steps) / (now - reported)
+            metrics = {
+                **mean_metrics(heard),
+                **times,
+                "queue/depth": float(sum(map(stream.depth, lanes))),
+                "speed/gradients": len(heard) / (now - reported),
+                **self._status(speed, episodes),
+            }
+            reported, last_steps, heard, spent, waited = now, self._steps, [], 0.0, 0.0
+            yield Report(
+                version=self.version,
+                env_steps=self._steps,
+                began_at=began_at,
+                ended_at=now,
+                episodes=episodes,
+                metrics=metrics,
+                state=self.state,
+            )
+
+    def _pause(self) -> float:
+        """Until the next step of the adjustment: the first comes sooner."""
+        return self._shop.adjust_every if self._changes else self._shop.adjust_after
+
+    def _adjust(self, rate: float) -> None:
+        self._changes += 1
+        before = self._climber.numbers
+        if self._climber.judge(rate) != before:
+            say(self._control, self._changes, self._climber.numbers)
+
+    def _told(self) -> Iterator[Episode]:
+        lanes, format = range(self._episodes.lanes), self._shop.episodes
+        while (found := self._episodes.take_any(lanes).now()) is not None:
+            yield from format.read(found[1]).episodes
+            self._episodes.release(found[0])
+
+    def _status(self, training: float, episodes: tuple[Episode, ...]) -> dict[str, float]:
+        self._score.extend(episode.ret for episode in episodes)
+        served, busy = self._heard.metrics(), self._load.busy()
+        status = {
+            "status/score": float(np.mean(self._score)) if self._score else None,
+            "status/predictions_per_s": served.get("speed/predictions"),
+            "status/training_per_s": training,
+            **{f"status/{name}": float(n) for name, n in self._climber.numbers._asdict().items()},
+            "status/cores": busy,
+        }
+        return {**served, **{name: value for name, value in status.items() if value is not None}}
+
+    def snapshots(self) -> dict[str, dict[str, np.ndarray]]:
+        return {}
+
+    def close(self) -> None:
+        return None
+
+
+def news_size(gradients: Gradients) -> int:
+    return next(field.shape[0] for field in gradients.record.fields if field.name == "gradient")

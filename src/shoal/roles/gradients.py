@@ -1,0 +1,121 @@
+"""Gradients computed by many and applied by one: trainers take unrolls together, the learner owns the weights.
+
+That one role applies them, in order of arrival, is the lock: none is lost, none is half applied, and a trainer that dies takes
+nothing with it but its batch.
+"""
+
+from __future__ import annotations
+
+from functools import cache, cached_property, partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from shoal.core.algorithm import Algorithm, LearnerState, Moments
+from shoal.core.record import Field, Record
+from shoal.core.trajectory import Array, Trajectory, as_trajectory
+from shoal.core.weights import Layout, layout_of
+from shoal.ops import statistics
+from shoal.roles.compiled import apply, side_by_side
+from shoal.roles.news import NewsFormat
+from shoal.roles.parts import Parts
+
+LAGS = ("acted", "acted_min")  # versions that acted: their mean, and the oldest
+
+
+class Known(NamedTuple):
+    """What a gradient depends on, besides the batch."""
+
+    params: Any
+    obs: Moments | None
+
+
+class Gradients:
+    """The formats in which weights reach trainers and gradients come back, and the two compiled functions between."""
+
+    def __init__(self, parts: Parts, reward_clip: float) -> None:
+        self.parts, self._clip = parts, reward_clip
+
+    @cached_property
+    def layout(self) -> Layout:
+        """Of what travels to trainers."""
+        state = jax.eval_shape(self.parts.initial_state)
+        return layout_of(Known(state.params, state.obs))
+
+    @cached_property
+    def _found(self) -> Any:
+        """Shapes of (gradients, statistics, metrics)."""
+        trajectories = [as_trajectory(self.parts.record.empty())] * self.parts.batch
+        known = self.layout.tree(np.zeros(self.layout.size, np.float32))
+        function = partial(gradient, self.parts.algorithm, self._clip)
+        return jax.eval_shape(function, known, trajectories, jax.random.key_data(jax.random.key(0)), jnp.float32(0))
+
+    @property
+    def news(self) -> NewsFormat:
+        return NewsFormat((*self._found[2], *LAGS), 0)
+
+    @property
+    def record(self) -> Record:
+        size = sum(int(np.prod(leaf.shape)) for leaf in jax.tree.leaves(self._found[:2]))
+        return Record((*self.news.record.fields, Field("gradient", (size,), "float32")))
+
+    def compute(self) -> Any:
+        """(known, trajectories, key data, progress) -> (gradient and statistics as one vector, metrics)."""
+        return _compiled_gradient(self.parts.algorithm, self._clip)
+
+    def applied(self) -> Any:
+        """(state, vector, progress) -> (state, what trainers know, what acts)."""
+        return _compiled_apply(self.parts.algorithm, layout_of(self._found[:2]))
+
+
+@cache
+def _compiled_gradient(algorithm: Algorithm, clip: float) -> Any:
+    def run(*args: Any) -> Any:
+        grads, moments, metrics = gradient(algorithm, clip, *args)
+        return flat((grads, moments)), metrics
+
+    return jax.jit(run)
+
+
+@cache
+def _compiled_apply(algorithm: Algorithm, layout: Layout) -> Any:
+    def run(state: LearnerState, vector: Array, progress: Array) -> Any:
+        grads, moments = layout.tree(vector)
+        obs = None if state.obs is None else statistics.faded(statistics.merge(state.obs, moments))
+        state = state._replace(progress=jnp.asarray(progress, jnp.float32), obs=obs)
+        state = apply(algorithm, state, grads)
+        return state, flat(Known(state.params, state.obs)), flat(algorithm.actor_state(state))
+
+    return jax.jit(run)
+
+
+def flat(tree: Any) -> Array:
+    return jnp.concatenate([jnp.ravel(leaf) for leaf in jax.tree.leaves(tree)])
+
+
+def gradient(
+    algorithm: Algorithm, clip: float, known: Known, trajectories: list[Trajectory], key: Array, progress: Array
+) -> tuple[Any, Moments | None, dict[str, Array]]:
+    """One gradient of the whole batch: (gradients, statistics of its observations, metrics).
+
+    `clip` bounds the rewards that are learnt from, 0 leaves them; what is reported of episodes is not clipped.
+    """
+    whole = side_by_side(trajectories)
+    if clip:
+        whole = whole._replace(reward=jnp.clip(whole.reward, -clip, clip))
+    state = LearnerState(
+        known.params, (), known.obs, None, jnp.zeros((), jnp.int32), jnp.asarray(progress, jnp.float32), {}
+    )
+    prepare_key, gradient_key = jax.random.split(jax.random.wrap_key_data(key))
+    state, batch = algorithm.prepare(state, None, whole, prepare_key)
+    if not algorithm.minibatches.by_column:
+        rows = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), batch.rows)
+        batch = type(batch)(rows, {})
+    grads, feedback = algorithm.gradients(state, batch, gradient_key)
+    moments = None
+    if known.obs is not None:
+        empty = statistics.empty_moments(known.obs.mean.shape)
+        moments = statistics.update_moments(empty, whole.obs[:-1], whole.valid)
+    return grads, moments, feedback.metrics

@@ -1,0 +1,143 @@
+"""`ga3c`: agents, predictors and trainers around two queues; how many of each work adjusts itself.
+
+    agent 0 ─┐               ┌─ predictor 0
+    agent 1 ─┼─ questions ───┼─ predictor 1   (batches of what has come)
+    ...      │ <── actions ──┘ ...
+             └─ unrolls ─────┬─ trainer 0 ─┐
+                             └─ trainer 1 ─┴─ gradients ─> learner ─ weights ─> predictors, trainers
+
+Agents have no weights; predictors and trainers keep nothing, so that any of them may die and be replaced. The learner applies
+gradients one after another in order of arrival. Roles that the adjustment may ask for are started and wait.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, ClassVar
+
+from shoal.core.algorithm import Unrolls
+from shoal.core.config import NonNegative, NonNegativeFloat, Positive, PositiveFloat
+from shoal.core.errors import BadInput
+from shoal.core.program import BoardSpec, CallSpec, PortSpec, Program, RoleSpec, StreamSpec
+from shoal.roles.climbing import Numbers
+from shoal.roles.ga3c import Agent, Applier, GradientTrainer, Predictor, Shop, answer_record, question_record
+from shoal.roles.inference import SERVED
+from shoal.roles.parts import Parts
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ga3cConfig:
+    """Agents (`--actors`), predictors and trainers."""
+
+    predictors: Positive = 2
+    """roles that answer what to do, at first"""
+    trainers: Positive = 2
+    """roles that compute gradients, at first"""
+    prediction_batch: Positive = 128
+    """environments that one call of the policy acts for, at most; 1 predicts each by itself"""
+    prediction_wait: NonNegativeFloat = 0.005
+    """seconds to wait, at most, while fewer than half of the agents have asked; less where calls are quick"""
+    batch_unrolls: NonNegative = 0
+    """unrolls that a trainer puts together for one gradient; 0 is as many as there are agents"""
+    queue: Positive = 100
+    """unrolls that may wait for a trainer, shared out among the agents"""
+    reward_clip: NonNegativeFloat | None = None
+    """rewards are cut to plus or minus this before learning, 0 leaves them; by default 1 for images, else 0"""
+    adjust: bool | None = None
+    """climb to the numbers of trainers, predictors and agents that train fastest; by default where roles run at once"""
+    adjust_after: PositiveFloat = 10.0
+    """seconds before the first step of the adjustment"""
+    adjust_every: PositiveFloat = 20.0
+    """seconds for which each is tried"""
+    most: Positive = 3
+    """predictors and trainers that the adjustment may use of each; of the agents it may use all"""
+
+
+class Ga3cTopology:
+    Config = Ga3cConfig
+    about = "agents ask predictors and feed trainers through queues; how many of each work adjusts itself (GA3C)"
+    apart = True
+    many_learners = False
+    # What the published system differs in from the table of tuned settings, whose words are for other topologies.
+    usual: ClassVar[dict[str, Any]] = {"unroll": 5, "normalise_reward": False}
+
+    def __init__(self, config: Ga3cConfig) -> None:
+        self.config = config
+
+    def unrolls(self, actors: int, learners: int) -> int:
+        return self.config.batch_unrolls or actors
+
+    def program(self, parts: Parts) -> Program:
+        _check(parts)
+        config = self.config
+        start = Numbers(config.trainers, config.predictors, parts.actors)
+        most = start
+        if config.adjust:
+            most = Numbers(max(config.most, start.trainers), max(config.most, start.predictors), parts.actors)
+        clip = config.reward_clip
+        if clip is None:
+            clip = 1.0 if parts.algorithm.task.spec.obs.is_image else 0.0
+        shop = Shop(
+            parts=parts,
+            start=start,
+            most=most,
+            rows=config.prediction_batch,
+            wait=config.prediction_wait,
+            reward_clip=clip,
+            adjust_after=config.adjust_after if config.adjust else 0.0,
+            adjust_every=config.adjust_every,
+        )
+        agents = tuple(f"actor-{i}" for i in range(parts.actors))
+        predictors = tuple(f"predictor-{i}" for i in range(most.predictors))
+        trainers = tuple(f"trainer-{i}" for i in range(most.trainers))
+        roles = [RoleSpec(name="learner", build=partial(Applier, shop), main=True)]
+        roles += [RoleSpec(name=name, build=partial(Predictor, shop, i)) for i, name in enumerate(predictors)]
+        roles += [RoleSpec(name=name, build=partial(Agent, shop, i), core=i) for i, name in enumerate(agents)]
+        roles += [RoleSpec(name=name, build=partial(GradientTrainer, shop, i)) for i, name in enumerate(trainers)]
+        return Program(roles=tuple(roles), ports=_ports(shop, config.queue, agents, predictors, trainers))
+
+
+def _ports(
+    shop: Shop, queue: int, agents: tuple[str, ...], predictors: tuple[str, ...], trainers: tuple[str, ...]
+) -> dict[str, PortSpec]:
+    parts, learner = shop.parts, "learner"
+    return {
+        "predictions": CallSpec(
+            clients=agents, servers=predictors, question=question_record(parts), answer=answer_record(parts)
+        ),
+        "unrolls": StreamSpec(
+            producers=agents,
+            consumer=trainers[0],
+            others=trainers[1:]
+            or trainers,  # taken by copy also where there is one trainer, whose batch outgrows a lane
+            depth=max(2, -(-queue // len(agents))),
+            record=parts.record,
+        ),
+        "gradients": StreamSpec(producers=trainers, consumer=learner, depth=2, record=shop.gradients.record),
+        "weights": BoardSpec(writer=learner, readers=predictors, size=parts.layout.size, history=3),
+        "params": BoardSpec(writer=learner, readers=trainers, size=shop.gradients.layout.size, history=3),
+        "control": BoardSpec(writer=learner, readers=(*agents, *predictors, *trainers), size=3, history=3),
+        "episodes": StreamSpec(producers=agents, consumer=learner, depth=2, record=shop.episodes.record),
+        "served": StreamSpec(producers=predictors, consumer=learner, depth=2, record=SERVED.record),
+    }
+
+
+def _check(parts: Parts) -> None:
+    """One gradient a batch, from statistics that can be merged: say what does not fit."""
+    algorithm = parts.algorithm
+    if not isinstance(algorithm.experience, Unrolls):
+        raise BadInput("topology 'ga3c' learns from each unroll once: it takes no replay; a2c and reinforce fit")
+    if algorithm.experience.fresh:
+        raise BadInput("topology 'ga3c' has agents without a policy: episodes cannot begin where a policy says")
+    cut = algorithm.minibatches
+    if (cut.epochs, cut.parts) != (1, 1):
+        raise BadInput(
+            f"topology 'ga3c' computes one gradient a batch, and the algorithm asks for {cut.epochs} epochs of {cut.parts}"
+            " minibatches: a2c and reinforce fit"
+        )
+    if parts.initial_state().reward is not None:
+        raise BadInput(
+            "--algo.normalise-reward does not fit topology 'ga3c', whose unrolls come in no order: --topology.reward-clip"
+            " or --algo.reward-scale keep rewards small"
+        )
