@@ -9,6 +9,7 @@ import gymnasium
 import numpy as np
 import pytest
 
+from shoal.core.errors import BadInput
 from shoal.envs import doctor
 from shoal.envs.doctor import Finding, examine
 
@@ -175,7 +176,6 @@ def test_a_healthy_one(target: Any, monkeypatch: pytest.MonkeyPatch) -> None:
         (TellsFinal, "error", "it resets itself", "last observation"),
         (Raises, "error", "random play raised RuntimeError: the cable is out", "Repair"),
         (Unmakable, "error", "OSError: no display", "constructor"),
-        ("NoSuch-v0", "error", "'NoSuch-v0' is not known", "name"),
         ("no_such:Env", "error", "'no_such:Env' cannot be imported", "name"),
     ],
 )
@@ -204,3 +204,8 @@ def test_what_cannot_be_sent_to_another_process() -> None:
 
     (finding,) = serious(examine(make, seconds=0.5))
     assert "cannot be sent to another process" in finding.what and "import path" in finding.fix
+
+
+def test_a_name_that_nobody_has_is_bad_input() -> None:
+    with pytest.raises(BadInput, match="'NoSuch-v0' is not known"):
+        examine("NoSuch-v0")

@@ -16,6 +16,10 @@ class BadInput(ShoalError):
     exit_code = 2
 
 
+class UnknownEnv(BadInput):
+    """No environment has this name."""
+
+
 class RunFailed(ShoalError):
     """The run began and could not go on; what it had learnt is in its checkpoints. `detail` is for the log."""
 

@@ -15,7 +15,7 @@ import gymnasium
 import numpy as np
 from gymnasium.utils.env_checker import check_env
 
-from shoal.core.errors import BadInput
+from shoal.core.errors import BadInput, UnknownEnv
 from shoal.envs import envpool as pool
 from shoal.envs import registry
 from shoal.envs.jax_envs import JaxEnv
@@ -39,6 +39,8 @@ def examine(target: Any, seconds: float = 10.0) -> list[Finding]:
     """Everything found about an environment, worst first. Plays for at most about `seconds`."""
     try:
         source = _source(target)
+    except UnknownEnv:
+        raise  # there is nothing to examine
     except BadInput as error:
         return [Finding("error", str(error), "Correct the name, or make the constructor and the first reset succeed.")]
     if source is None:

@@ -18,7 +18,7 @@ from importlib.metadata import entry_points
 from typing import Any, Protocol, runtime_checkable
 
 from shoal.core.algorithm import Algorithm
-from shoal.core.errors import BadInput, nearest
+from shoal.core.errors import BadInput, UnknownEnv, nearest
 from shoal.core.spec import EnvSpec
 from shoal.core.starts import Starts
 from shoal.envs import envpool as pool
@@ -88,6 +88,14 @@ class EnvSource:
     def starts(self, algorithm: Algorithm, actors: int) -> tuple[Starts, ...]:
         """Where fresh episodes begin is left to the environments."""
         return ()
+
+    def helper(self) -> Callable[[Any], None] | None:
+        """`serve` of the environment's class: what the other processes of an actor run, where it has several."""
+        made = _resolve(self.target)
+        found: Callable[[Any], None] | None = getattr(
+            registry.creator(made) if isinstance(made, str) else made, "serve", None
+        )
+        return found
 
     def jax_env(self) -> JaxEnv | None:
         """The same environment written in JAX, whatever `backend` is; None where there is none."""
@@ -209,7 +217,7 @@ def _find_id(name: str, backend: str) -> EnvSource:
         valid = {n for n, _ in names()} | {n.removeprefix("ALE/") for n in registry.gymnasium_ids()}
         where = "" if backend == "auto" else f" to {backend}"
         hint = nearest(name, valid) or " An own environment is named by its import path, pkg.module:Name."
-        raise BadInput(f"environment {name!r} is not known{where}.{hint}")
+        raise UnknownEnv(f"environment {name!r} is not known{where}.{hint}")
     if not in_pool:
         if backend == "envpool":
             raise BadInput(f"environment {name!r} is not known to EnvPool; Gymnasium has it")
