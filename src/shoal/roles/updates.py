@@ -12,7 +12,7 @@ from shoal.core.keys import LEARNING, key_data
 from shoal.core.trajectory import Trajectory, as_trajectory
 from shoal.roles.compiled import compiled, metric_name
 from shoal.roles.parts import Parts
-from shoal.roles.replaying import ReplayUpdate
+from shoal.roles.replaying import Replaying, ReplayUpdate
 
 
 class Update(Protocol):
@@ -52,6 +52,6 @@ class UnrollUpdate:
         return {}
 
 
-def make_update(parts: Parts) -> Update:
-    """By the kind of experience that the algorithm learns from."""
-    return ReplayUpdate(parts) if isinstance(parts.algorithm.experience, Replay) else UnrollUpdate(parts)
+def make_update(parts: Parts, memory: Replaying | None = None) -> Update:
+    """By the kind of experience that the algorithm learns from; `memory` is a replay that is there already."""
+    return ReplayUpdate(parts, memory) if isinstance(parts.algorithm.experience, Replay) else UnrollUpdate(parts)

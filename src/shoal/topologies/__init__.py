@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from shoal.topologies.seed import SeedTopology
 from shoal.topologies.sequential import SequentialTopology
+from shoal.topologies.shared_params import SharedParamsTopology
 from shoal.topologies.sync import SyncTopology
 from shoal.topologies.topology import Topology
 
 TOPOLOGIES: dict[str, type[Topology]] = {
     "seed": SeedTopology,
     "sequential": SequentialTopology,
+    "shared_params": SharedParamsTopology,
     "sync": SyncTopology,
 }

@@ -1,0 +1,169 @@
+"""How a worker's learning reaches the weights that all share: one way a consistency.
+
+A link gives the newest weights (`pull`), and turns an unroll into a change of them (`learn`), which may have to wait.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+
+from shoal.core.algorithm import LearnerState
+from shoal.core.keys import GOSSIP, key_data
+from shoal.core.ports import Op, Stream, Table
+from shoal.core.program import Ports
+from shoal.core.record import Field, Record
+from shoal.core.trajectory import Trajectory
+from shoal.roles.one_by_one import OneByOne, compiled_steps
+from shoal.roles.packing import Packing
+from shoal.roles.parts import Parts
+from shoal.roles.updates import Update
+
+
+class Unroll(NamedTuple):
+    """What is learnt from, and as which of all updates."""
+
+    trajectory: Trajectory
+    acted: Any
+    version: int
+    progress: float
+
+
+class Learnt(NamedTuple):
+    state: LearnerState
+    metrics: dict[str, float]
+    lag: int  # changes of the weights between the pull and this push
+
+
+Learning = Generator[Op[Any], Any, Learnt]
+
+
+class Link(Protocol):
+    table: Table
+
+    def pull(self) -> np.ndarray: ...
+
+    def learn(self, state: LearnerState, unroll: Unroll) -> Learning: ...
+
+
+class Central:
+    """One vector for all. `hogwild` adds what the update changed; `lock` does so in one piece, by itself."""
+
+    def __init__(self, table: Table, worker: int, packing: Packing, update: Update, wild: bool, mask: Any) -> None:
+        self.table, self._worker, self._packing, self._update = table, worker, packing, update
+        self._wild, self._mask = wild, mask
+        self._version, self._old = 0, np.zeros(0, np.float32)
+
+    def pull(self) -> np.ndarray:
+        self._version, self._old = self.table.pull()
+        return self._old
+
+    def learn(self, state: LearnerState, unroll: Unroll) -> Learning:
+        state, _, metrics = self._update(state, unroll.acted, [unroll.trajectory], unroll.version, unroll.progress)
+        old, new, pulled = self._old, self._packing.pack(state), self._version
+        if self._mask is not None:
+            np.copyto(new, old, where=~self._mask)
+        if self._wild:
+            count = yield from self.table.push(self._worker, new - old)
+        else:
+            # Where nobody came between, theta' itself is what the same update on the newest weights would give.
+            count = yield from self.table.change(
+                [0], lambda versions, rows: [new if versions[0] == pulled else rows[0] + (new - old)]
+            )
+        return Learnt(state, metrics, count - 1 - pulled)
+
+
+class Gossip:
+    """A row for each worker and no central one: after each update two neighbours average (AD-PSGD).
+
+    Lian et al. 2018, https://arxiv.org/abs/1710.06952: the pair is averaged, then the worker's own change is added to its row.
+    """
+
+    def __init__(self, table: Table, worker: int, packing: Packing, update: Update, seed: int, mask: Any) -> None:
+        self.table, self._worker, self._packing, self._update = table, worker, packing, update
+        self._seed, self._mask = seed, mask
+        self._version, self._old = 0, np.zeros(0, np.float32)
+
+    def pull(self) -> np.ndarray:
+        self._version, self._old = self.table.pull(self._worker)
+        return self._old
+
+    def learn(self, state: LearnerState, unroll: Unroll) -> Learning:
+        state, _, metrics = self._update(state, unroll.acted, [unroll.trajectory], unroll.version, unroll.progress)
+        old, new, pulled = self._old, self._packing.pack(state), self._version
+        if self._mask is not None:
+            np.copyto(new, old, where=~self._mask)
+        mine, others = self._worker, self.table.rows - 1
+        if not others:
+            count = yield from self.table.change(
+                [mine], lambda versions, rows: [new if versions[0] == pulled else rows[0] + (new - old)]
+            )
+            return Learnt(state, metrics, count - 1 - pulled)
+        pick = int(key_data(self._seed, GOSSIP, mine, unroll.version)[0] % others)
+        neighbour = pick + (pick >= mine)
+
+        def meet(_: Any, rows: Any) -> Any:
+            mean = (rows[0] + rows[1]) * np.float32(0.5)
+            return [mean + (new - old), mean]
+
+        count = yield from self.table.change([mine, neighbour], meet)
+        return Learnt(state, metrics, count - 1 - pulled)
+
+
+class Sharded:
+    """Gradients go to the servers of the slices, through a bounded queue each; what they publish is pulled."""
+
+    def __init__(self, ports: Ports, worker: int, packing: Packing, gradients: OneByOne, parts: Parts) -> None:
+        self.table: Table = ports["weights"]
+        self._shards = self.table.rows
+        self._streams: list[Stream] = [ports[f"gradients-{shard}"] for shard in range(self._shards)]
+        self._worker, self._packing, self._gradients = worker, packing, gradients
+        self._settle = compiled_steps(parts.algorithm).settle
+        self._slice = packing.slice_size(self._shards)
+        self._version = 0
+
+    def pull(self) -> np.ndarray:
+        pulled = [self.table.pull(shard, self._slice) for shard in range(self._shards)]
+        self._version = pulled[0][0]
+        return np.concatenate([vector for _, vector in pulled])[: self._packing.size]
+
+    def learn(self, state: LearnerState, unroll: Unroll) -> Learning:
+        """Each gradient is made of the newest weights that the servers have published by then."""
+        taken, due = self._gradients.take(state, unroll.acted, unroll.trajectory, unroll.version, unroll.progress)
+        state, lag, metrics, depths = taken, 0, dict[str, float](), [self._depth()]
+        for index in range(due):
+            if index:
+                state = self._settle(state, self._packing.unpack(self.pull(), state).params)
+            gradient = self._gradients.gradient(state, index)
+            metrics = gradient.metrics
+            if gradient.stop:
+                break
+            lag = (
+                self.table.pull(0, 0)[0]
+                - self._version
+                + sum(map(self._streams[0].depth, range(self._streams[0].lanes)))
+            )
+            depths.append(self._depth())
+            yield from self._send(gradient.vector, unroll.progress)
+        if due:
+            state = self._settle(state, self._packing.unpack(self.pull(), state).params)
+        return Learnt(state, {**metrics, "queue/depth": float(np.mean(depths))}, lag)
+
+    def _depth(self) -> float:
+        return float(np.mean([stream.depth(self._worker) for stream in self._streams]))
+
+    def _send(self, gradient: np.ndarray, progress: float) -> Generator[Op[Any], Any, None]:
+        padded = np.zeros(self._slice * self._shards, np.float32)
+        padded[: gradient.size] = gradient
+        for stream, part in zip(self._streams, padded.reshape(self._shards, self._slice), strict=True):
+            slot = yield from stream.claim(self._worker)
+            slot["gradient"][...] = part
+            slot["progress"][0] = progress
+            stream.push(self._worker)
+
+
+def gradient_record(size: int) -> Record:
+    """Of a slice of a gradient on its way to a server."""
+    return Record((Field("gradient", (size,), "float32"), Field("progress", (1,), "float32")))

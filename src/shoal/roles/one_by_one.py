@@ -1,0 +1,158 @@
+"""Gradients one at a time, for those who send each of them elsewhere: what an update scans, as steps of a host loop."""
+
+from __future__ import annotations
+
+from functools import cache, partial
+from typing import Any, NamedTuple, Protocol
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from shoal.core.algorithm import Algorithm, LearnerState, Replay
+from shoal.core.keys import LEARNING, key_data
+from shoal.core.trajectory import Array, Trajectory
+from shoal.ops.shuffle import shuffled
+from shoal.roles.compiled import metric_name
+from shoal.roles.parts import Parts
+from shoal.roles.replaying import Replaying, compiled_replay, replay_of
+
+
+class Gradient(NamedTuple):
+    vector: np.ndarray  # flat, in the order of the params
+    metrics: dict[str, float]
+    stop: bool  # neither this nor a further gradient of the unroll should be applied
+
+
+class OneByOne(Protocol):
+    """What an unroll gives, minibatch by minibatch."""
+
+    def take(
+        self, state: LearnerState, acted: Any, trajectory: Trajectory, version: int, progress: float
+    ) -> tuple[LearnerState, int]:
+        """(state with new statistics, how many gradients are due)."""
+
+    def gradient(self, state: LearnerState, index: int) -> Gradient: ...
+
+    def snapshots(self) -> dict[str, dict[str, np.ndarray]]:
+        """What its successor needs besides the state, by part."""
+
+
+class CompiledSteps(NamedTuple):
+    prepare: Any  # (state, acted, trajectory, key data, progress) -> (state, batch)
+    cut: Any  # (state, batch, key data, epoch, part) -> (flat gradient, metrics, stop)
+    drawn: Any  # (state, Drawn, key data) -> (flat gradient, metrics, errors)
+    settle: Any  # (state, params) -> state
+
+
+@cache
+def compiled_steps(algorithm: Algorithm) -> CompiledSteps:
+    """The same functions for equal algorithms."""
+
+    def prepare(state: LearnerState, acted: Any, trajectory: Trajectory, key: Array, progress: Array) -> Any:
+        state = state._replace(progress=jnp.asarray(progress, jnp.float32))
+        return algorithm.prepare(state, acted, trajectory, jax.random.wrap_key_data(key))
+
+    def drawn(state: LearnerState, minibatch: Any, key: Array) -> Any:
+        grads, feedback = algorithm.gradients(state, minibatch, jax.random.wrap_key_data(key))
+        return _flat(grads), feedback.metrics, feedback.td
+
+    cut = partial(_cut, algorithm)
+    return CompiledSteps(jax.jit(prepare), jax.jit(cut), jax.jit(drawn), jax.jit(algorithm.settle))
+
+
+def _flat(grads: Any) -> Array:
+    return jnp.concatenate([leaf.reshape(-1) for leaf in jax.tree.leaves(grads)])
+
+
+def _cut(algorithm: Algorithm, state: LearnerState, batch: Any, key: Array, epoch: Array, part: Array) -> Any:
+    """The gradient on minibatch `part` of epoch `epoch`."""
+    cut = algorithm.minibatches
+    t, b = batch.rows.valid.shape
+    samples = b if cut.by_column else t * b
+    rows = batch.rows if cut.by_column else jax.tree.map(lambda x: x.reshape(t * b, *x.shape[2:]), batch.rows)
+    columns = batch.columns if cut.by_column else {}
+    epoch_key = jax.random.fold_in(jax.random.wrap_key_data(key), epoch)
+    if cut.parts > 1:
+        size = samples // cut.parts
+        chosen = jax.lax.dynamic_slice_in_dim(shuffled(epoch_key, samples), part * size, size)
+        rows = jax.tree.map(lambda x: x[:, chosen] if cut.by_column else x[chosen], rows)
+        columns = jax.tree.map(lambda x: x[chosen], columns)
+    grads, feedback = algorithm.gradients(state, type(batch)(rows, columns), jax.random.fold_in(epoch_key, part))
+    return _flat(grads), feedback.metrics, feedback.stop
+
+
+class UnrollGradients:
+    """Each unroll once: epochs x minibatches."""
+
+    def __init__(self, parts: Parts) -> None:
+        self._seed, self._cut = parts.seed, parts.algorithm.minibatches
+        self._steps = compiled_steps(parts.algorithm)
+        self._batch: Any = None
+        self._key = key_data(0)
+
+    def take(
+        self, state: LearnerState, acted: Any, trajectory: Trajectory, version: int, progress: float
+    ) -> tuple[LearnerState, int]:
+        self._key = key_data(self._seed, LEARNING, version)
+        state, self._batch = self._steps.prepare(state, acted, trajectory, self._key, np.float32(progress))
+        return state, self._cut.epochs * self._cut.parts
+
+    def gradient(self, state: LearnerState, index: int) -> Gradient:
+        epoch, part = divmod(index, self._cut.parts)
+        vector, metrics, stop = self._steps.cut(state, self._batch, self._key, np.int32(epoch), np.int32(part))
+        return Gradient(np.asarray(vector), _named(metrics), bool(stop))
+
+    def snapshots(self) -> dict[str, dict[str, np.ndarray]]:
+        return {}
+
+
+class ReplayGradients:
+    """Keeps the unroll, then as many gradients on what is kept as its steps have earned."""
+
+    def __init__(self, parts: Parts, memory: Replaying) -> None:
+        self._seed, self._replay, self._memory = parts.seed, replay_of(parts), memory
+        self._prepare = compiled_replay(parts.algorithm).prepare
+        self._steps = compiled_steps(parts.algorithm)
+        self._owed = 0  # environment steps whose gradients are still to come
+        self._batch: Any = None
+        self._version = 0
+        if "replay" in parts.snapshots:
+            self._owed = int(parts.snapshots["replay"]["owed"][0])
+            memory.restore(parts.snapshots["replay"])
+
+    def take(
+        self, state: LearnerState, acted: Any, trajectory: Trajectory, version: int, progress: float
+    ) -> tuple[LearnerState, int]:
+        key = key_data(self._seed, LEARNING, version)
+        state, _, kept = self._prepare(state, acted, [trajectory], key, np.float32(progress))
+        self._memory.insert(kept.rows, np.asarray(kept.valid))
+        if not self._memory.ready():
+            return state, 0
+        due, self._owed = divmod(self._owed + trajectory.reward.size, self._replay.every)
+        if due:
+            self._batch, self._version = self._memory.sample(due, progress, version, 0), version
+        return state, due
+
+    def gradient(self, state: LearnerState, index: int) -> Gradient:
+        minibatch = jax.tree.map(lambda x: x[index], self._batch.drawn)
+        key = key_data(self._seed, LEARNING, self._version, index)
+        vector, metrics, errors = self._steps.drawn(state, minibatch, key)
+        if self._replay.kind == "prioritized":
+            self._memory.feedback(self._batch.indices[index], np.asarray(errors))
+        return Gradient(np.asarray(vector), {**_named(metrics), "replay/rows": float(self._memory.size())}, False)
+
+    def snapshots(self) -> dict[str, dict[str, np.ndarray]]:
+        return {"replay": {"owed": np.array([self._owed]), **self._memory.snapshot()}}
+
+
+def _named(metrics: Any) -> dict[str, float]:
+    return {metric_name(name): float(value) for name, value in metrics.items()}
+
+
+def make_one_by_one(parts: Parts, memory: Replaying | None) -> OneByOne:
+    """By the kind of experience that the algorithm learns from."""
+    if isinstance(parts.algorithm.experience, Replay):
+        assert memory is not None
+        return ReplayGradients(parts, memory)
+    return UnrollGradients(parts)

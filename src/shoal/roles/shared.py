@@ -1,0 +1,325 @@
+"""Workers on shared parameters: each acts, learns and pushes by itself. The monitor looks on, and reports."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Generator
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import jax
+import numpy as np
+
+from shoal.core.algorithm import LearnerState, Moments, Replay
+from shoal.core.config import Fraction, Positive
+from shoal.core.ports import NOT_YET, Op, Roster, Slot, Stream, Table
+from shoal.core.program import Context, Episode, Ports, Report, Steps
+from shoal.core.trajectory import Array, Trajectory, as_trajectory
+from shoal.core.weights import to_vector
+from shoal.ops import statistics
+from shoal.roles.actor import Collector
+from shoal.roles.episodes import EpisodeTracker
+from shoal.roles.links import Central, Gossip, Link, Sharded, Unroll
+from shoal.roles.news import News, NewsFormat, mean_metrics
+from shoal.roles.one_by_one import make_one_by_one
+from shoal.roles.packing import Packing
+from shoal.roles.parts import Parts
+from shoal.roles.replaying import Replaying
+from shoal.roles.updates import make_update
+
+REPORT_SECONDS = 0.1  # between two reports, at least: they are looked at while the workers want the cores
+OWN_METRICS = (
+    "lag/versions",
+    "lag/max",
+    "queue/depth",
+    "time/collect",
+    "time/learn",
+    "time/lock",
+    "time/wait",
+    "time/barrier",
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SharedParamsConfig:
+    """Asynchronous workers on shared parameters."""
+
+    consistency: Literal["hogwild", "lock", "sharded", "gossip"] = "hogwild"
+    """how updates meet: added in place without a lock; one at a time; applied by servers of a slice each; neighbours average"""
+    shards: Positive = 2
+    """sharded: servers, each of which owns a slice of the weights"""
+    queue: Positive = 2
+    """sharded: gradients of each worker that may wait at a server"""
+    moments: Literal["shared", "own"] | None = None
+    """the optimiser's moments: one set that all share, or one a worker; by default shared, and own under gossip"""
+    pull: Literal["unrolls", "episode"] = "unrolls"
+    """when a worker takes the newest weights: every so many unrolls, or after an unroll in which an episode ended"""
+    pull_every: Positive = 1
+    """unrolls between two pulls"""
+    epsilon: Fraction = 0.0
+    """share of actions that are replaced by random ones, on top of the policy's own noise"""
+    barrier: bool = False
+    """workers wait for each other whenever one of their episodes has ended"""
+    split: bool = False
+    """every other worker teaches the value function alone, and the others the policy alone"""
+    replay: Literal["local", "global"] = "local"
+    """for algorithms with a replay: one a worker, or one that all write to and draw from"""
+
+    @property
+    def share_moments(self) -> bool:
+        return (self.moments or ("own" if self.consistency == "gossip" else "shared")) == "shared"
+
+
+class Worker:
+    """Takes a turn, pulls, acts for an unroll, learns from it, pushes what that changed, tells the monitor; and so on."""
+
+    def __init__(
+        self, config: SharedParamsConfig, news: NewsFormat, parts: Parts, index: int, ports: Ports, context: Context
+    ) -> None:
+        self._config, self._format, self._parts, self._index = config, news, parts, index
+        self._roster: Roster = ports["roster"]
+        self._news: Stream = ports["news"]
+        self._own: Table = ports["own"]
+        self._packing = Packing(parts.algorithm, config.share_moments)
+        self._statistics = Statistics(ports["statistics"], self._packing) if "statistics" in ports else None
+        self._collector = Collector(parts, index, context)
+        self._tracker = EpisodeTracker(parts.envs)
+        self._slot = parts.record.empty()
+        self._actor_state = jax.jit(parts.algorithm.actor_state)
+        self._words: np.ndarray | None = None  # the own part of a state that this worker goes on from
+        if f"worker-{index}" in parts.snapshots:
+            self._words = parts.snapshots[f"worker-{index}"]["own"]
+            self._tracker.restore(parts.snapshots[f"episodes-{index}"])
+        self._link = self._make_link(ports)
+
+    def _make_link(self, ports: Ports) -> Link:
+        config, parts, index, packing = self._config, self._parts, self._index, self._packing
+        # The parts of this worker alone: its own replay to go on from.
+        kept = parts.snapshots.get(f"replay-{index}")
+        mine = replace(parts, snapshots={} if kept is None else {"replay": kept})
+        memory = None
+        if isinstance(parts.algorithm.experience, Replay):
+            memory = Replaying(mine, pool=ports.get("replay"), worker=index)
+        if config.consistency == "sharded":
+            gradients = make_one_by_one(mine, memory)
+            self._learning: Any = gradients
+            return Sharded(ports, index, packing, gradients, parts)
+        self._learning = update = make_update(mine, memory)
+        blank = packing.blank()
+        update.compile(blank, self._actor_state(blank), 1)
+        mask = packing.mask(critic=index % 2 == 1) if config.split else None
+        if config.consistency == "gossip":
+            return Gossip(ports["weights"], index, packing, update, parts.seed, mask)
+        return Central(ports["weights"], index, packing, update, config.consistency == "hogwild", mask)
+
+    def run(self) -> Steps:
+        parts, index, roster, now = self._parts, self._index, self._roster, time.monotonic
+        # Turns before this program began were shared out evenly, as far as anybody can know.
+        first = (parts.start + parts.actors - 1 - index) // parts.actors
+        state, vector, actor, since = self._packing.blank(), np.zeros(0), None, 0
+        link, collector = self._link, self._collector
+        while True:
+            asked = now()
+            news = yield from self._news.claim(index)
+            number = yield from roster.turn(index)
+            waited = now() - asked
+            if actor is None:
+                words = self._own.pull(index)[1] if self._words is None else self._words
+                state = self._packing.unpack_own(words, state)
+            if actor is None or self._due(since):
+                vector, since = link.pull(), 0
+                state = self._packing.unpack(vector, state)
+                if self._statistics is not None:
+                    state = self._statistics.pull(state)
+                actor = jax.device_put(parts.layout.tree(to_vector(self._actor_state(state))))
+            else:
+                state = self._packing.unpack(vector, state)
+            collector.collect(actor, number, first + roster.turns(index), self._slot)
+            before, locked = now(), link.table.waited
+            unroll = Unroll(as_trajectory(self._slot), actor, number, number / max(1, parts.updates))
+            learnt = yield from link.learn(state, unroll)
+            state, since = learnt.state, since + 1
+            if self._statistics is not None:
+                yield from self._statistics.push(state, unroll.trajectory)
+            kept = self._packing.pack_own(state)
+            yield from self._own.change([index], lambda _, rows, kept=kept: [kept])  # type: ignore[misc]
+            took, locked = now() - before, link.table.waited - locked
+            met = now()
+            if self._config.barrier and (self._slot["boundary"] & self._slot["valid"]).any():
+                yield from roster.meet(index)
+            times = {"time/learn": took - locked, "time/lock": locked, "time/wait": waited, "time/barrier": now() - met}
+            self._tell(news, {**learnt.metrics, **times, "lag/versions": learnt.lag, "lag/max": learnt.lag})
+            self._news.push(index)
+            roster.finish(index)
+
+    def _due(self, since: int) -> bool:
+        if self._config.pull == "unrolls":
+            return since >= self._config.pull_every
+        return bool((self._slot["boundary"] & self._slot["valid"]).any())
+
+    def _tell(self, news: Slot, metrics: dict[str, float]) -> None:
+        slot = self._slot
+        episodes = self._tracker.take(slot["reward"], slot["boundary"], slot["valid"], slot["first"])
+        began, ended = slot["clock"].tolist()
+        self._format.write(news, slot["reward"].size, began, episodes, {**metrics, "time/collect": ended - began})
+
+    def snapshots(self) -> dict[str, dict[str, np.ndarray]]:
+        index = self._index
+        learning = self._learning.snapshots().get("replay", {})
+        return {
+            f"actor-{index}": self._collector.snapshot(),
+            f"episodes-{index}": self._tracker.snapshot(),
+            f"worker-{index}": {"own": self._own.pull(index)[1]},
+            **({f"replay-{index}": learning} if learning else {}),
+        }
+
+    def close(self) -> None:
+        self._collector.close()
+
+
+@jax.jit
+def _gathered(obs: Array, valid: Array) -> Moments:
+    """The statistics of one unroll alone."""
+    return statistics.update_moments(statistics.empty_moments(obs.shape[valid.ndim :]), obs, valid)
+
+
+@jax.jit
+def _merged(shared: Moments, mine: Moments) -> Moments:
+    after = statistics.merge(shared, mine)
+    held = jax.numpy.minimum(after.count, statistics.HORIZON)
+    return Moments(held, after.mean, after.m2 * (held / jax.numpy.maximum(after.count, 1.0)))
+
+
+class Statistics:
+    """Observation statistics that all workers add to: each what its unroll brought, merged under a lock, never raced."""
+
+    def __init__(self, table: Table, packing: Packing) -> None:
+        self._table, self._packing = table, packing
+        self._version = -1  # of the shared statistics that the worker's own are equal to; -1 when they differ
+
+    def pull(self, state: LearnerState) -> LearnerState:
+        self._version, vector = self._table.pull()
+        return self._packing.unpack_statistics(vector, state)
+
+    def push(self, state: LearnerState, trajectory: Trajectory) -> Generator[Op[Any], Any, None]:
+        """`state` has the unroll in its statistics already; if they were the newest, so are they now."""
+        mine, known = to_vector(state.obs), self._version
+        brought = _gathered(trajectory.obs[:-1], trajectory.valid)
+
+        def by(versions: Any, rows: Any) -> Any:
+            if versions[0] == known:
+                return [mine]
+            shared = self._packing.unpack_statistics(rows[0], state).obs
+            return [to_vector(_merged(shared, brought))]
+
+        count = yield from self._table.change([0], by)
+        self._version = count if count - 1 == known else -1
+
+
+class Monitor:
+    """Fills the tables, opens the roster, and turns what the workers tell into reports. It touches no environment."""
+
+    def __init__(
+        self, config: SharedParamsConfig, news: NewsFormat, parts: Parts, ports: Ports, context: Context
+    ) -> None:
+        self._config, self._format, self._parts, self._ports = config, news, parts, ports
+        self._packing = Packing(parts.algorithm, config.share_moments)
+        self._weights: Table = ports["weights"]
+        self._own: Table = ports["own"]
+        self._roster: Roster = ports["roster"]
+        self._news: Stream = ports["news"]
+        self._began_at: float | None = None
+        self._version = parts.start
+
+    def run(self) -> Steps:
+        self._fill(self._parts.initial_state())
+        self._roster.open()
+        news: list[News] = []
+        lanes, reported = list(range(self._parts.actors)), time.monotonic()
+        while True:
+            came = yield from self._next(lanes)
+            if came is not None:
+                lane, slot = came
+                news.append(self._format.read(slot))
+                self._news.release(lane)
+                lanes.append(lanes.pop(lanes.index(lane)))
+                if self._began_at is None:
+                    self._began_at = news[0].began
+                if any(self._news.depth(lane) for lane in lanes):
+                    continue
+            version = self._parts.start + self._roster.finished()
+            if news and self._due(version, reported):
+                yield self._report(version, news)
+                news, reported = [], time.monotonic()
+
+    def _due(self, version: int, reported: float) -> bool:
+        if version <= self._version:
+            return False
+        every = self._parts.report_every
+        waited = version - self._version >= every if every else time.monotonic() - reported >= REPORT_SECONDS
+        return waited or version >= self._parts.updates
+
+    def _next(self, lanes: list[int]) -> Op[tuple[int, Slot] | None]:
+        """News; or None once all turns are done and all news is taken, and the last of it is not yet reported."""
+        take = self._news.take_any(lanes)
+
+        def attempt() -> Any:
+            done = self._parts.start + self._roster.finished() >= self._parts.updates
+            came = take.attempt()
+            return None if came is NOT_YET and done and self._version < self._parts.updates else came
+
+        return Op(attempt, take.wait, take.what)
+
+    def _fill(self, state: LearnerState) -> None:
+        vector, packing = self._packing.pack(state), self._packing
+        if self._config.consistency == "sharded":
+            for shard, row in enumerate(packing.to_shards(vector, self._weights.rows)):
+                self._weights.put(row, shard)
+        else:
+            for row in range(self._weights.rows):
+                self._weights.put(vector, row)
+        own = packing.pack_own(state)
+        for worker in range(self._parts.actors):
+            self._own.put(own, worker)
+        if "statistics" in self._ports:
+            self._ports["statistics"].put(packing.pack_statistics(state))
+        if "pool" in self._parts.snapshots:
+            self._ports["replay"].restore(self._parts.snapshots["pool"])
+
+    def state(self) -> LearnerState:
+        """The shared part as it is now; what workers keep for themselves is the first one's."""
+        packing, rows = self._packing, range(self._weights.rows)
+        if self._config.consistency == "sharded":
+            vector = packing.from_shards(np.stack([self._weights.pull(row)[1] for row in rows]))
+        elif self._config.consistency == "gossip":
+            vector = np.stack([self._weights.pull(row)[1] for row in rows]).mean(axis=0, dtype=np.float32)
+        else:
+            vector = self._weights.pull()[1]
+        state = packing.unpack(vector, packing.unpack_own(self._own.pull(0)[1], packing.blank()))
+        if "statistics" in self._ports:
+            state = packing.unpack_statistics(self._ports["statistics"].pull()[1], state)
+        return state
+
+    def _report(self, version: int, news: list[News]) -> Report:
+        parts, rounds = self._parts, len(news) / self._parts.actors
+        metrics = mean_metrics(news)
+        # Seconds of all unrolls since the last report, of one worker.
+        metrics |= {name: value * rounds for name, value in metrics.items() if name.startswith("time/")}
+        metrics["table/lost"] = self._weights.lost()
+        self._version = version
+        episodes: tuple[Episode, ...] = tuple(episode for one in news for episode in one.episodes)
+        return Report(
+            version=version,
+            env_steps=(version - parts.start) * parts.steps_per_update,
+            began_at=self._began_at or 0.0,
+            ended_at=max(one.ended for one in news),
+            episodes=episodes,
+            metrics=metrics,
+            state=self.state(),
+        )
+
+    def snapshots(self) -> dict[str, dict[str, np.ndarray]]:
+        return {"pool": self._ports["replay"].snapshot()} if "replay" in self._ports else {}
+
+    def close(self) -> None:
+        return None

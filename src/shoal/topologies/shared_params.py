@@ -1,0 +1,137 @@
+"""`shared_params`: k workers act and learn by themselves, on one set of weights.
+
+    worker 0 ── pull ──┐            ┌── push ── worker 0            hogwild   adds without a lock
+    worker 1 ── pull ──┼── weights ─┼── push ── worker 1            lock      one at a time
+    ...                ┘            └                               sharded   gradients to servers of a slice each
+         └── news ── monitor ── reports                             gossip    a copy a worker, averaged in pairs
+
+With A2C this is A3C. An update is one worker's unroll, and the roster shares them out until the budget is spent.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+
+import jax
+import numpy as np
+
+from shoal.core.algorithm import Drawn, Replay
+from shoal.core.errors import BadInput
+from shoal.core.keys import key_data
+from shoal.core.program import PoolSpec, PortSpec, Program, RoleSpec, RosterSpec, StreamSpec, TableSpec
+from shoal.core.trajectory import as_trajectory
+from shoal.roles.compiled import compiled, metric_name
+from shoal.roles.links import gradient_record
+from shoal.roles.news import NewsFormat
+from shoal.roles.packing import Packing
+from shoal.roles.parts import Parts
+from shoal.roles.replaying import replay_of, row_record, rows_of
+from shoal.roles.shards import Shard
+from shoal.roles.shared import OWN_METRICS, Monitor, SharedParamsConfig, Worker
+from shoal.roles.straying import straying_rows
+
+REPLAY_METRICS = ("explore/epsilon", "replay/rows", "replay/gradients")
+NEWS = 8  # unrolls that a worker may be ahead of the monitor's looking
+
+
+class SharedParamsTopology:
+    Config = SharedParamsConfig
+    about = "k workers act and learn by themselves on shared weights: hogwild, lock, sharded servers, gossip (A3C)"
+    apart = False
+    many_learners = False
+
+    def __init__(self, config: SharedParamsConfig) -> None:
+        self.config = config
+        if config.consistency == "sharded" and config.moments == "own":
+            raise BadInput("--topology.moments is 'own': the servers of sharded hold the moments, which all share")
+        if config.consistency == "gossip" and config.moments == "shared":
+            raise BadInput("--topology.moments is 'shared': under gossip every worker has its own")
+        if config.consistency == "sharded" and config.split:
+            raise BadInput("--topology.split is true: it goes with hogwild, lock and gossip, not with sharded")
+        if config.pull == "episode" and config.pull_every != 1:
+            raise BadInput(
+                f"--topology.pull-every is {config.pull_every}: --topology.pull episode pulls when an episode ends"
+            )
+
+    def unrolls(self, actors: int, learners: int) -> int:
+        """Every worker learns from its own unroll."""
+        return 1
+
+    def program(self, parts: Parts) -> Program:
+        config, packing = self.config, Packing(parts.algorithm, self.config.share_moments)
+        workers = tuple(f"worker-{i}" for i in range(parts.actors))
+        self._check(parts, packing)
+        news = NewsFormat((*loss_names(parts), *OWN_METRICS), parts.unroll * parts.envs)
+        ports: dict[str, PortSpec] = {
+            "roster": RosterSpec(workers=workers, watcher="monitor", start=parts.start, end=parts.updates),
+            "news": StreamSpec(producers=workers, consumer="monitor", depth=NEWS, record=news.record),
+            "own": TableSpec(workers=workers, size=packing.own_size, consistency="lock", rows=parts.actors),
+        }
+        if packing.statistics_size:
+            ports["statistics"] = TableSpec(workers=workers, size=packing.statistics_size, consistency="lock")
+        if config.replay == "global":
+            slots = max(1, replay_of(parts).capacity // parts.actors)
+            ports["replay"] = PoolSpec(workers=parts.actors, slots=slots, record=row_record(parts))
+        servers: tuple[str, ...] = ()
+        if config.consistency == "sharded":
+            servers = tuple(f"shard-{i}" for i in range(config.shards))
+            size, width = packing.slice_size(config.shards), packing.shard_width(config.shards)
+            ports["weights"] = TableSpec(workers=servers, size=width, consistency="lock", rows=config.shards)
+            for i, server in enumerate(servers):
+                ports[f"gradients-{i}"] = StreamSpec(
+                    producers=workers, consumer=server, depth=config.queue, record=gradient_record(size)
+                )
+        else:
+            ports["weights"] = TableSpec(
+                workers=workers,
+                size=packing.width,
+                consistency="hogwild" if config.consistency == "hogwild" else "lock",
+                rows=parts.actors if config.consistency == "gossip" else 1,
+            )
+        if config.epsilon:
+            rows = partial(straying_rows, parts.make_rows, parts.algorithm.task.spec.action, config.epsilon, parts.seed)
+            parts = replace(parts, make_rows=rows)
+        roles = [RoleSpec(name="monitor", build=partial(Monitor, config, news, parts), main=True)]
+        roles += [
+            RoleSpec(name=name, build=partial(Worker, config, news, parts, i), core=i) for i, name in enumerate(workers)
+        ]
+        roles += [RoleSpec(name=name, build=partial(Shard, parts, i)) for i, name in enumerate(servers)]
+        return Program(roles=tuple(roles), ports=ports)
+
+    def _check(self, parts: Parts, packing: Packing) -> None:
+        config = self.config
+        if config.consistency == "sharded" and config.shards > packing.size:
+            raise BadInput(
+                f"--topology.shards is {config.shards}: the net has only {packing.size} parameters to share out"
+            )
+        if config.replay == "global" and not isinstance(parts.algorithm.experience, Replay):
+            raise BadInput(
+                "--topology.replay is 'global': only algorithms that learn from a replay have one, such as dqn"
+            )
+        if not config.split:
+            return
+        if set(packing.shape.params) != {"policy", "value"}:
+            raise BadInput(
+                "--topology.split is true: the net must have a policy and a value function that share nothing"
+                " (an actor-critic algorithm such as a2c, with --net.shared false)"
+            )
+        if parts.actors < 2:
+            raise BadInput("--topology.split is true: it takes at least --actors 2, for the policy and for the value")
+
+
+def loss_names(parts: Parts) -> tuple[str, ...]:
+    """The metrics of an update, as they will be logged."""
+    algorithm = parts.algorithm
+    state = jax.eval_shape(lambda: algorithm.init(jax.random.key(0)))
+    replay = algorithm.experience
+    if isinstance(replay, Replay):
+        fields = row_record(parts).fields
+        rows = type(rows_of(parts))(**{f.name: np.zeros((replay.batch, *f.shape), f.dtype) for f in fields})
+        drawn = Drawn(rows, np.ones(replay.batch, np.float32))
+        names = jax.eval_shape(algorithm.gradients, state, drawn, jax.random.key(0))[1].metrics
+        return (*map(metric_name, names), *REPLAY_METRICS)
+    acted = jax.eval_shape(algorithm.actor_state, state)
+    slot = as_trajectory(parts.record.empty())
+    names = compiled(algorithm).update.eval_shape(state, acted, [slot], key_data(0), np.float32(0))[2]
+    return tuple(map(metric_name, names))
