@@ -21,6 +21,7 @@ class StreamSpec:
     record: Record
     order: Literal["queue", "stack", "window"] = "queue"  # oldest first, newest first, or the newest alone
     others: tuple[str, ...] = ()  # further consumers, each of whom may take from every lane
+    ends: bool = False  # producers may finish their lanes
     kind = "Stream"
 
     @property
@@ -30,7 +31,7 @@ class StreamSpec:
     @property
     def shared(self) -> bool:
         """Taken by copy, under a lock: by several consumers, or in another order than that of arrival."""
-        return self.order != "queue" or bool(self.others)
+        return self.order != "queue" or bool(self.others) or self.ends
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,6 +117,7 @@ class Report:
     episodes: tuple[Episode, ...]
     metrics: Mapping[str, float]
     state: Any  # the learner's
+    lags: Mapping[int, int] = field(default_factory=dict)  # rows learnt from, by how many versions old what acted was
 
 
 @dataclass
@@ -157,6 +159,8 @@ class Program:
     roles: tuple[RoleSpec, ...]
     ports: Mapping[str, PortSpec] = field(default_factory=dict)
     whole: Any = None  # what `fused` compiles instead of running roles; None where that makes no sense
+    # What an actor's further processes run, where a runtime gives it several; it is given their communicator.
+    helper: Callable[[Any], None] | None = None
 
     @property
     def requires(self) -> frozenset[str]:

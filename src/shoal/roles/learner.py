@@ -16,15 +16,15 @@ from shoal.core.weights import to_vector
 from shoal.roles.actor import Collector
 from shoal.roles.episodes import EpisodeTracker
 from shoal.roles.parts import Parts
-from shoal.roles.updates import make_update
+from shoal.roles.updates import Update, make_update
 
 
 class Trainer:
     """The learner's state and its bookkeeping, without ports: `learn` turns slots into a report."""
 
-    def __init__(self, parts: Parts) -> None:
+    def __init__(self, parts: Parts, update: Update | None = None) -> None:
         self._parts = parts
-        self._update = make_update(parts)
+        self._update = update or make_update(parts)
         self.version = parts.start
         self.state = parts.initial_state()
         self.actor = parts.algorithm.actor_state(self.state)
@@ -72,6 +72,7 @@ class Trainer:
             episodes=episodes,
             metrics=metrics,
             state=self.state,
+            lags=dict(zip(*(n.tolist() for n in np.unique(lag, return_counts=True)), strict=True)),
         )
 
     def snapshots(self) -> dict[str, dict[str, np.ndarray]]:

@@ -14,8 +14,11 @@ class Topology(Protocol):
     config: Any
     Config: type[Any]
     about: str
-    apart: bool  # learners may not hold the weights that acted, so `act` sends log-probabilities with each step
     many_learners: bool  # `--learners` may be more than one
+
+    @property
+    def apart(self) -> bool:
+        """Learners may not hold the weights that acted, so `act` sends log-probabilities with each step."""
 
     def __init__(self, config: Any) -> None: ...
 

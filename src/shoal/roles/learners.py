@@ -1,0 +1,208 @@
+"""Several learners as one: each takes its own unrolls, all hold the same weights, the first publishes and reports.
+
+They meet in a Group. Before each update they agree whether all have data; whoever finds none anywhere ends training for all.
+When a learner dies, its successor breaks the group: all leave what they were doing, meet, and go on from the state that
+the first had published last.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Generator
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from shoal.core.algorithm import LearnerState
+from shoal.core.ports import Board, Group, GroupBroken, Op
+from shoal.core.program import Context, Episode, Ports, Report, Steps
+from shoal.core.trajectory import as_trajectory
+from shoal.core.weights import to_vector
+from shoal.roles.apart import Told, lags_of
+from shoal.roles.intake import Intake, Source
+from shoal.roles.joint import JointUpdate, Together
+from shoal.roles.parts import Parts
+
+LAGS = 64  # versions that the histogram of lags tells apart; the last one is all that are older
+COUNTS = ("unrolls", "dropped", "helped")  # summed over learners
+
+
+class JointLearner:
+    """Learner number `index`; number 0 is the main role."""
+
+    def __init__(
+        self,
+        parts: Parts,
+        index: int,
+        source: Source,
+        together: Together,
+        lockstep: bool,
+        ports: Ports,
+        context: Context,
+    ) -> None:
+        self._parts, self._index, self._lockstep, self._source = parts, index, lockstep, source
+        self._context = context
+        self._board: Board = ports["weights"]
+        self._states: Board = ports["states"]
+        self._group: Group = ports["learners"]
+        self._intake = Intake(parts, index, source, ports)
+        self._update = JointUpdate(parts, index, together, self._group)
+        self._told = Told(parts, ports) if index == 0 else None
+        self.version = parts.start
+        self.state = parts.initial_state()
+        self._names: tuple[str, ...] = ()  # of the metrics, in the order of the vector that carries them
+        self._began_at = 0.0
+        self._totals = dict.fromkeys(COUNTS, 0.0)  # over all learners and all updates
+
+    def run(self) -> Steps:
+        acted = self._acted()
+        self._update.compile(self.state, acted)
+        if self._index == 0:
+            self._publish()
+        yield from self._meet()
+        while True:
+            try:
+                report = yield from self._round()
+            except GroupBroken:
+                self._intake.drop()
+                yield from self._meet()
+                continue
+            if report is None:
+                return
+            if self._index == 0:
+                yield report
+
+    def _acted(self) -> Any:
+        """What acted on the next batch, where that is known: in lockstep it is the newest."""
+        return self._parts.algorithm.actor_state(self.state) if self._lockstep else None
+
+    def _publish(self) -> None:
+        self._states.publish(self.version, pack(self.state))
+        self._board.publish(self.version, to_vector(self._parts.algorithm.actor_state(self.state)))
+
+    def _meet(self) -> Generator[Op[Any], Any, None]:
+        """Wait for all, then take the state that the first published last: nobody can publish another before all have it."""
+        while True:
+            try:
+                yield from self._group.mean(self._index, np.zeros(1, np.float32))
+                break
+            except GroupBroken:  # one more came anew meanwhile
+                continue
+        self.version, vector = self._states.latest()
+        self.state = unpack(vector, self.state)
+
+    def _round(self) -> Generator[Op[Any], Any, Report | None]:
+        """One common update; None when there is nothing left to learn from."""
+        parts, intake, group, now = self._parts, self._intake, self._group, time.monotonic
+        asked, before = now(), (intake.taken, intake.dropped, intake.helped)
+        slots = yield from intake.batch(self.version)
+        waited = now() - asked
+        all_have = yield from group.mean(self._index, np.array([slots is not None], np.float32))
+        if all_have[0] < 1 or slots is None:
+            intake.drop()
+            return None
+        self._context.beat()
+        began = now()
+        self._began_at = self._began_at or min(float(slot["clock"][0]) for slot in slots)
+        progress = self.version / max(1, parts.updates)
+        state, metrics = yield from self._update(
+            self.state, self._acted(), [as_trajectory(slot) for slot in slots], self.version, progress
+        )
+        lags = np.bincount(np.clip(lags_of(slots, self.version), 0, LAGS - 1), minlength=LAGS)
+        metrics |= {
+            "time/collect": float(np.mean([slot["clock"][1] - slot["clock"][0] for slot in slots])),
+            "time/learn": now() - began,
+            "time/wait": waited,
+            **intake.metrics(),
+        }
+        self.state, self.version = state, self.version + 1
+        published = now()
+        if self._index == 0:
+            self._publish()
+        broadcast = now() - published
+        episodes = self._told.listen() if self._told is not None else ()
+        counts = [after - b for after, b in zip((intake.taken, intake.dropped, intake.helped), before, strict=True)]
+        # After the first has published: whoever leaves this round may free slots, and actors find the newest weights.
+        joint = yield from self._reduced(metrics, lags, counts)
+        intake.release()
+        return self._report({**joint, "time/broadcast": broadcast}, episodes)
+
+    def _reduced(
+        self, metrics: dict[str, float], lags: np.ndarray, counts: list[int]
+    ) -> Generator[Op[Any], Any, dict[str, float]]:
+        """The means of all learners' metrics; lags and counts are added up into what this learner holds."""
+        self._names = self._names or tuple(sorted(metrics))
+        mine = [*(metrics[name] for name in self._names), *counts, *lags.tolist()]
+        mean = yield from self._group.mean(self._index, np.array(mine, np.float32))
+        numbers, rest = mean[: len(self._names)], mean[len(self._names) :] * np.float32(self._parts.learners)
+        for name, value in zip(COUNTS, rest, strict=False):
+            self._totals[name] += float(np.rint(value))
+        self._lags = np.rint(rest[len(COUNTS) :]).astype(int)
+        return dict(zip(self._names, numbers.tolist(), strict=True))
+
+    def _report(self, metrics: dict[str, float], episodes: tuple[Episode, ...]) -> Report:
+        lags, totals, parts = self._lags, self._totals, self._parts
+        seen = np.flatnonzero(lags)
+        metrics |= {
+            "lag/versions": float(lags @ np.arange(LAGS) / max(1, lags.sum())),
+            "lag/max": float(seen.max(initial=0)),
+            "lag/dropped": totals["dropped"],
+        }
+        steps = int(totals["unrolls"]) * parts.unroll * parts.envs
+        if self._told is not None:
+            metrics["queue/refused"] = float(self._told.refused)
+            steps = self._told.steps if self._source.lossy else steps
+        if self._source.ends:
+            metrics["queue/helped"] = totals["helped"]
+        return Report(
+            version=self.version,
+            env_steps=steps,
+            began_at=self._began_at,
+            ended_at=time.monotonic(),
+            episodes=episodes,
+            metrics=metrics,
+            state=self.state,
+            lags={int(lag): int(lags[lag]) for lag in seen},
+        )
+
+    def snapshots(self) -> dict[str, dict[str, np.ndarray]]:
+        return {}
+
+    def close(self) -> None:
+        return None
+
+
+def state_size(parts: Parts) -> int:
+    """Of the vector that `pack` makes, in numbers of four bytes."""
+    state = parts.initial_state()
+    return sum(_words(leaf) for leaf in jax.tree.leaves(state))
+
+
+def pack(state: LearnerState) -> np.ndarray:
+    """All leaves, bit for bit, as a vector that a Board carries."""
+    vector = np.zeros(sum(_words(leaf) for leaf in jax.tree.leaves(state)), np.float32)
+    raw, at = vector.view(np.uint8), 0
+    for leaf in jax.tree.leaves(state):
+        data = np.ascontiguousarray(leaf).reshape(-1).view(np.uint8)
+        raw[at : at + data.size] = data
+        at += 4 * _words(leaf)
+    return vector
+
+
+def unpack(vector: np.ndarray, like: LearnerState) -> LearnerState:
+    """What `pack` had packed, in the shape of `like`."""
+    leaves, treedef = jax.tree.flatten(like)
+    raw, at, found = np.ascontiguousarray(vector).view(np.uint8), 0, []
+    for leaf in leaves:
+        dtype, size = np.dtype(leaf.dtype), int(np.prod(leaf.shape))
+        data = raw[at : at + size * dtype.itemsize]
+        found.append(jnp.asarray(data.view(dtype).reshape(leaf.shape).copy()))
+        at += 4 * _words(leaf)
+    state: LearnerState = jax.tree.unflatten(treedef, found)
+    return state
+
+
+def _words(leaf: Any) -> int:
+    return -(-int(np.prod(leaf.shape)) * int(np.dtype(leaf.dtype).itemsize) // 4)

@@ -1,0 +1,197 @@
+"""`actor_learner`: actors and learners apart. Actors push unrolls and never wait for learning, except where a queue is full.
+
+    actor 0 ─┐                      ┌─> learner 0 ─ weights ─> all actors
+    actor 1 ─┼─ queue, stack        │      │
+    actor 2 ─┤  or window           ┤    group: gradients averaged, every decision shared
+    ...     ─┘                      └─> learner 1
+
+Which weights act on which unroll is left to chance: what acts lags behind what learns, which is measured, limited (`max_lag`) and
+corrected (V-trace, or PPO's ratio).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import Literal
+
+from shoal.core.algorithm import Replay
+from shoal.core.config import NonNegative, Positive, PositiveFloat
+from shoal.core.errors import BadInput
+from shoal.core.program import BoardSpec, GroupSpec, PortSpec, Program, RoleSpec, StreamSpec
+from shoal.roles.apart import FreeActor, Freedom, FreeLearner, news_format
+from shoal.roles.intake import Source
+from shoal.roles.joint import JointUpdate, Together
+from shoal.roles.learners import COUNTS, LAGS, JointLearner, state_size
+from shoal.roles.parts import Parts
+
+METRICS = 64  # numbers that learners exchange about an update, at most
+
+
+@dataclass(frozen=True, kw_only=True)
+class ActorLearnerConfig:
+    """Actors and learners apart."""
+
+    stream: Literal["queue", "stack", "window"] = "queue"
+    """what joins an actor to the learners: oldest first, newest first, or its newest unroll alone, which may be replaced unread"""
+    depth: Positive = 1
+    """unrolls that may wait in an actor's queue or stack, besides those that are being learnt from"""
+    full: Literal["blocks", "refuses"] = "blocks"
+    """a full queue or stack makes its actor wait, or refuses the unroll, which is then lost and counted"""
+    batch_unrolls: NonNegative = 0
+    """unrolls of each learner's update, from whichever actors have some; 0 shares out one of each actor"""
+    max_lag: NonNegative | None = None
+    """unrolls of weights that are more versions old are dropped and counted; 0: version n acts on unroll n, everybody waits"""
+    selection: Literal["assigned", "random"] = "assigned"
+    """each learner takes from its own range of actors, or any learner from any actor"""
+    reread: bool = False
+    """a learner may read a window again in which there is nothing new"""
+    workflow: Literal["async", "joint"] = "async"
+    """joint: an actor waits until its unroll has been learnt from, so that a step is L batches, a barrier and new weights"""
+    average_every: NonNegative = 0
+    """with several learners: average their weights so often (in updates) instead of each minibatch's gradients; 0 is never"""
+    learning_rate_scale: PositiveFloat = 1.0
+    """with several learners: what their common step is multiplied by, since their joint batch is larger"""
+    actor_unrolls: NonNegative = 0
+    """an actor ends after so many unrolls; a learner whose actors have ended helps the others; 0 is never"""
+    delay: NonNegative = 0
+    """act by weights that are so many versions older than the newest: an artificial lag, for experiments"""
+
+
+class ActorLearnerTopology:
+    Config = ActorLearnerConfig
+    about = "actors and 1..L learners apart: queues or windows, all-reduced gradients; lag is corrected by V-trace"
+    many_learners = True
+
+    def __init__(self, config: ActorLearnerConfig) -> None:
+        self.config = config
+
+    @property
+    def apart(self) -> bool:
+        """In lockstep the learner holds the very weights that acted."""
+        return self.config.max_lag != 0
+
+    def unrolls(self, actors: int, learners: int) -> int:
+        config = self.config
+        if learners > actors:
+            raise BadInput(f"--learners is {learners}: there must be an actor for each, and --actors is {actors}")
+        batch = config.batch_unrolls or actors // learners
+        if config.max_lag == 0 and batch * learners != actors:
+            raise BadInput(
+                f"--topology.max-lag is 0: all {actors} actors wait for each update, so {learners} learners must take one"
+                f" unroll of each, not {batch} apiece"
+            )
+        return batch
+
+    def program(self, parts: Parts) -> Program:
+        config, count = self.config, parts.learners
+        self._check(parts)
+        lockstep, window = config.max_lag == 0, config.stream == "window"
+        actors = tuple(f"actor-{i}" for i in range(parts.actors))
+        learners = tuple(f"learner-{i}" for i in range(count))
+        ranges = assigned(parts.actors, count)
+        ends = config.actor_unrolls > 0
+        one_stream = count == 1 or config.selection == "random" or ends or config.stream != "queue"
+        shared = config.stream != "queue" or ends or (count > 1 and one_stream)
+        lossy = window or config.full == "refuses"
+
+        def stream(of: range, consumers: tuple[str, ...]) -> StreamSpec:
+            # What is learnt from in place needs slots of its own; a joint step has nothing beside it.
+            held = 0 if shared else -(-parts.batch // len(of))
+            return StreamSpec(
+                producers=tuple(actors[i] for i in of),
+                consumer=consumers[0],
+                others=consumers[1:],
+                depth=max(1, held) if config.workflow == "joint" else config.depth + held,
+                record=parts.record,
+                order=config.stream,
+                ends=ends,
+            )
+
+        ports: dict[str, PortSpec] = {
+            "weights": BoardSpec(
+                writer=learners[0],
+                readers=actors,
+                size=parts.layout.size,
+                history=2 if not config.delay else config.delay + 4,
+            ),
+            "news": StreamSpec(producers=actors, consumer=learners[0], depth=8, record=news_format(parts).record),
+        }
+        roles: list[RoleSpec] = []
+        every = range(parts.actors)
+        for i, own in enumerate(ranges):
+            port = "unrolls" if one_stream else f"unrolls-{i}"
+            first = 0 if one_stream else own.start
+            if one_stream:
+                ports[port] = stream(every, learners)
+            else:
+                ports[port] = stream(own, (learners[i],))
+            source = Source(
+                port=port,
+                lanes=tuple(every if config.selection == "random" else (a - first for a in own)),
+                shared=shared,
+                window=window,
+                shuffled=config.selection == "random" or window,
+                max_lag=config.max_lag,
+                reread=config.reread,
+                ends=ends,
+                lossy=lossy,
+            )
+            roles.append(self._learner(parts, i, source, lockstep, learners[i]))
+            for a in own:
+                freedom = Freedom(
+                    port=port,
+                    lane=a - first,
+                    lockstep=lockstep,
+                    delay=config.delay,
+                    refuses=config.full == "refuses",
+                    yields=lossy,
+                    last=config.actor_unrolls,
+                )
+                roles.append(RoleSpec(name=actors[a], build=partial(FreeActor, parts, a, freedom), core=a))
+        if count > 1:
+            together = self._together()
+            size = max(JointUpdate.group_size(parts, together), METRICS + len(COUNTS) + LAGS)
+            ports["learners"] = GroupSpec(members=count, size=size, roles=learners)
+            ports["states"] = BoardSpec(writer=learners[0], readers=learners, size=state_size(parts), history=2)
+        return Program(roles=tuple(roles), ports=ports)
+
+    def _learner(self, parts: Parts, index: int, source: Source, lockstep: bool, name: str) -> RoleSpec:
+        if parts.learners == 1:
+            return RoleSpec(name=name, build=partial(FreeLearner, parts, source, lockstep), main=True)
+        build = partial(JointLearner, parts, index, source, self._together(), lockstep)
+        return RoleSpec(name=name, build=build, main=index == 0)
+
+    def _together(self) -> Together:
+        return Together(self.config.average_every, self.config.learning_rate_scale)
+
+    def _check(self, parts: Parts) -> None:
+        config = self.config
+        if parts.learners > 1 and isinstance(parts.algorithm.experience, Replay):
+            raise BadInput(
+                f"--learners is {parts.learners}: an algorithm that learns from a replay has one learner here"
+            )
+        if config.average_every and config.learning_rate_scale != 1.0:
+            raise BadInput(
+                f"--topology.learning-rate-scale is {config.learning_rate_scale}: it is for common gradients, and"
+                f" --topology.average-every {config.average_every} averages weights"
+            )
+        if config.max_lag is not None and config.delay > config.max_lag:
+            raise BadInput(
+                f"--topology.max-lag is {config.max_lag}: every unroll would be dropped, since --topology.delay is {config.delay}"
+            )
+        if config.max_lag == 0 and (config.stream != "queue" or config.full == "refuses"):
+            raise BadInput("--topology.max-lag is 0: nobody may miss an unroll, so the stream is a queue that blocks")
+        if config.stream == "window" and config.full == "refuses":
+            raise BadInput(
+                "--topology.full is 'refuses': a window is never full, its newest unroll replaces what was there"
+            )
+        if config.reread and (config.stream != "window" or config.max_lag is not None):
+            raise BadInput("--topology.reread is for --topology.stream window without --topology.max-lag")
+
+
+def assigned(actors: int, learners: int) -> list[range]:
+    """Each learner's actors: as many for each, and the remainder to the first."""
+    each = actors // learners
+    first = each + actors % learners
+    return [range(first), *(range(first + i * each, first + (i + 1) * each) for i in range(learners - 1))]
