@@ -155,6 +155,25 @@ def processes_scaling(quick: bool) -> Result:
     return Result(rows, [Target("times the steps/s of one actor", _ratio(two, one), ">= 1.85")])
 
 
+def laws(quick: bool) -> Result:
+    """Learn to optimise: the thesis' runtime configuration fused, two drivers against one for an f of 5 ms, a law's answers."""
+    script, size = str(rooms.HERE / "optimize_speed.py"), ["--quick"] if quick else []
+    train_once = [rooms.run_json([PYTHON, script, "fused", *size], timeout=300) for _ in range(1 if quick else 3)]
+    speeds = [float(run["steps_per_s"]) for run in train_once]
+    rho = rooms.run_json([PYTHON, script, "drivers", *size], timeout=600)["rho"]
+    query = rooms.run_json([PYTHON, script, "law", *size], timeout=300)["us_per_query"]
+    rows = [{"who": "Shoal", "case": f"fused, run {n + 1}", "steps_per_s": speed} for n, speed in enumerate(speeds)]
+    rows.append({"who": "Shoal", "case": f"a law's answer: {query:.2f} us a query in batches of 1,000"})
+    return Result(
+        rows,
+        [
+            Target("fused, env steps/s, median", _median([*speeds], 1), ">= 350000"),
+            Target("two drivers collect so many times as fast as one", rho, ">= 1.9"),
+            Target("microseconds a query of the law", query, "<= 20"),
+        ],
+    )
+
+
 def startup(quick: bool) -> Result:
     """How long until something happens: `shoal --help`, and the first environment step of a second run."""
     helps = []
@@ -186,4 +205,5 @@ MEASUREMENTS = {
     "lunar-long": lunar_long,
     "cartpole-fused": cartpole_fused,
     "processes-scaling": processes_scaling,
+    "laws": laws,
 }

@@ -145,6 +145,11 @@ def _timed(
     return {name: float(np.mean([row[metric] for row in kept])) for name, metric in names.items()}
 
 
+def collecting_seconds(problem: Problem, drivers: int, episodes: int, steps: int, out: Path) -> float:
+    """Seconds a training step that `drivers` processes take to collect."""
+    return _timed(problem, drivers, episodes, steps, "processes", 0, out)["collecting"]
+
+
 def whole(learnt: Learnt, steps: int) -> Learnt:
     """The run itself, if it came to its end. A stop on request ends the whole experiment: part of a run measures nothing."""
     if learnt.summary["steps"] < steps:
