@@ -39,8 +39,8 @@ SETTINGS = {
 }
 
 
-# The RL Zoo's PPO settings for LunarLander: 16 environments, 16,384 steps an iteration, minibatches of 64, tanh. A rollout may not be
-# longer than a minibatch here, so the 1,024 steps of each environment come as 16 rollouts.
+# The RL Zoo's PPO settings for LunarLander: 16 environments, 16,384 steps an iteration, minibatches of 64, tanh. A rollout may
+# not be longer than a minibatch here, so the 1,024 steps of each environment come as 16 rollouts.
 ZOO = {
     **SETTINGS,
     "num_envs_per_worker": 8,
