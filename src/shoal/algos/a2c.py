@@ -7,12 +7,12 @@ where older weights act than learn it is V-trace (Espeholt et al. 2018, https://
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, final
+from typing import Any, Literal, final
 
 import jax
 import jax.numpy as jnp
 
-from shoal.algos.on_policy import Batch, OnPolicy, OnPolicyConfig, never, rmsprop
+from shoal.algos.on_policy import Batch, OnPolicy, OnPolicyConfig, adam, momentum, never, rmsprop
 from shoal.core.algorithm import LearnerState, Optimiser, Params
 from shoal.core.config import Fraction, Positive, PositiveFloat
 from shoal.core.trajectory import Array
@@ -29,10 +29,14 @@ class A2CConfig(OnPolicyConfig):
     """steps that each environment makes between two updates"""
     normalise_advantage: bool = False
     """standardise advantages over the batch"""
+    optimiser: Literal["rmsprop", "adam", "momentum"] = "rmsprop"
+    """what turns gradients into steps"""
     decay: Fraction = 0.99
     """RMSProp's memory of squared gradients"""
+    momentum: Fraction = 0.9
+    """momentum: how much of the last step goes on"""
     epsilon: PositiveFloat = 1e-5
-    """added to RMSProp's denominator"""
+    """added to the denominator of RMSProp and Adam"""
     initial_square: PositiveFloat = 1e-2
     """what RMSProp takes the squared gradients to be before it has seen any: keeps the first steps small"""
 
@@ -48,7 +52,12 @@ class A2C(OnPolicy[A2CConfig]):
 
     @property
     def optimiser(self) -> Optimiser:
-        return rmsprop(self.config.decay, self.config.epsilon, self.config.initial_square)
+        config = self.config
+        if config.optimiser == "adam":
+            return adam(config.epsilon)
+        if config.optimiser == "momentum":
+            return momentum(config.momentum)
+        return rmsprop(config.decay, config.epsilon, config.initial_square)
 
     def loss(self, params: Params, state: LearnerState, batch: Batch) -> tuple[Array, dict[str, Array]]:
         return actor_critic_loss(self, params, batch)

@@ -260,5 +260,10 @@ def adam(epsilon: float) -> Optimiser:
     return made
 
 
+def momentum(decay: float) -> Optimiser:
+    made: Optimiser = optax.trace(decay)
+    return made
+
+
 def never(metrics: dict[str, Array]) -> Array:
     return jnp.asarray(np.False_)
