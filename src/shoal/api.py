@@ -308,6 +308,7 @@ def _summary(plan: Plan, folder: RunFolder, outcome: Outcome, began: float) -> d
         "solved_at_s": outcome.solved_at_s,
         "lag_mean": float(np.mean([mean for mean, _ in lags])) if lags else None,
         "lag_max": float(max(most for _, most in lags)) if lags else None,
+        "lags": {str(lag): count for lag, count in sorted(outcome.histogram.items())},
         "eval_mean": None,
         "eval_sd": None,
         "eval_iqm": None,

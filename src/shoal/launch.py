@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -58,6 +58,7 @@ class Outcome:
     stopped: bool = False  # on request, before the budget was spent
     recent: deque[float] = field(default_factory=lambda: deque(maxlen=WINDOW))
     lags: list[tuple[float, float]] = field(default_factory=list)
+    histogram: Counter[int] = field(default_factory=Counter)  # rows learnt from, by how many versions old what acted was
     faults: int = 0
 
     @property
@@ -178,6 +179,8 @@ class Training:
             self._before = {name: loaded.meta.get(name, 0) for name in self._before}
             self.outcome.recent.extend(loaded.arrays["recent"].tolist())
             self.outcome.env_steps = int(self._before["env_steps"])
+            counted = loaded.meta.get("lags", {})  # a checkpoint of an older release has none
+            self.outcome.histogram.update({int(lag): int(count) for lag, count in counted.items()})
             self.outcome.wall_s = float(self._before["seconds"])
             self.outcome.episodes = int(self._before["episodes"])
 
@@ -261,6 +264,8 @@ class Training:
     def _take(self, report: Report) -> None:
         outcome = self.outcome
         outcome.state, outcome.version = report.state, report.version
+        steps = int(self._before["env_steps"]) + report.env_steps - outcome.env_steps
+        outcome.histogram.update(report.lags or {round(report.metrics["lag/versions"]): steps})
         outcome.env_steps = int(self._before["env_steps"]) + report.env_steps
         outcome.began_at = report.began_at
         outcome.wall_s = float(self._before["seconds"]) + report.ended_at - report.began_at
@@ -333,6 +338,7 @@ class Training:
             "env_steps": outcome.env_steps,
             "seconds": outcome.wall_s,
             "episodes": outcome.episodes,
+            "lags": {str(lag): count for lag, count in outcome.histogram.items()},
             "spec": msgspec.to_builtins(self.plan.spec),
         }
         if self._checkpoints.save(outcome.env_steps, arrays, meta, outcome.return_mean) is not None:

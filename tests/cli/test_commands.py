@@ -59,6 +59,7 @@ PROMISED = [
     "solved_at_s",
     "lag_mean",
     "lag_max",
+    "lags",
     "eval_mean",
     "eval_sd",
     "eval_iqm",

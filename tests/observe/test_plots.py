@@ -133,3 +133,10 @@ def test_throughput_is_derived_where_it_was_not_recorded() -> None:
     figure = plots.throughput([{k: v for k, v in row.items() if not k.startswith("speed")} for row in rows()])
     assert figure is not None
     assert np.asarray(figure.axes[0].lines[0].get_ydata()) == pytest.approx(200.0)
+
+
+def test_lags_that_were_counted_are_shown_by_their_share_of_the_steps() -> None:
+    figure = plots.lag_histogram(rows(), {0: 30, 7: 10})
+    assert figure is not None
+    bars = {round(bar.get_x() + bar.get_width() / 2): bar.get_height() for bar in figure.axes[0].patches}
+    assert bars[0] == 75 and bars[7] == 25 and sum(bars.values()) == 100

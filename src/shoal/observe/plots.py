@@ -185,20 +185,25 @@ def time_breakdown(rows: Rows) -> Figure | None:
     return figure
 
 
-def lag_histogram(rows: Rows) -> Figure | None:
-    """How many versions old the weights were that had acted, over updates."""
-    _, values = series(rows, "lag/versions")
+def lag_histogram(rows: Rows, lags: Mapping[int, int] | None = None) -> Figure | None:
+    """How many versions old the weights were that had acted: over steps where these were counted (`lags`), else over updates."""
+    if lags:
+        values, weights = np.array(list(lags), float), np.array(list(lags.values()), float)
+        weights *= 100.0 / weights.sum()
+    else:
+        _, values = series(rows, "lag/versions")
+        weights = np.ones(len(values))
     if not len(values):
         return None
     figure, axes = _figure()
     top = max(1.0, float(values.max()))
     width = max(1.0, math.ceil(top / 30)) if np.allclose(values, np.round(values)) else top / 30
     edges = np.arange(-width / 2, top + width, width)
-    axes.hist(values, bins=list(edges), color=PURPLE, alpha=0.8, rwidth=0.9)
+    axes.hist(values, bins=list(edges), weights=weights, color=PURPLE, alpha=0.8, rwidth=0.9)
     axes.set_xlim(-0.6, max(top, 4.0) + 0.6)  # no single bar as wide as the picture
     axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=10))
     axes.yaxis.set_major_locator(MaxNLocator(integer=True, nbins=6))
-    _label(axes, "lag in versions", "updates")
+    _label(axes, "lag in versions", "% of the steps" if lags else "updates")
     return figure
 
 

@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from html import escape
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from matplotlib.figure import Figure
 
@@ -20,42 +20,52 @@ from shoal.run.sinks import read_metrics
 
 _CLIP_MAX = 12 * 2**20  # bytes of a video.mp4 that are taken in without being asked
 
-# Title, one line that tells how to read it, and the figure of (rows, evaluation, target).
-SECTIONS: tuple[tuple[str, str, Callable[[plots.Rows, Mapping[str, Any] | None, float | None], Figure | None]], ...] = (
+
+class Seen(NamedTuple):
+    """What the pictures are drawn from."""
+
+    rows: plots.Rows
+    evaluation: Mapping[str, Any] | None
+    target: float | None
+    lags: Mapping[int, int]  # rows learnt from, by lag; {} where that was not counted
+
+
+# Title, one line that tells how to read it, and its picture.
+SECTIONS: tuple[tuple[str, str, Callable[[Seen], Figure | None]], ...] = (
     (
         "Learning curve",
         "Return of training episodes against environment steps.",
-        lambda rows, evaluation, target: plots.learning_curve(rows, "steps", target),
+        lambda seen: plots.learning_curve(seen.rows, "steps", seen.target),
     ),
     (
         "Learning curve in time",
         "The same against seconds, from the first record on.",
-        lambda rows, evaluation, target: plots.learning_curve(rows, "seconds", target),
+        lambda seen: plots.learning_curve(seen.rows, "seconds", seen.target),
     ),
     (
         "Evaluation returns",
         "How the returns of fresh evaluation episodes spread.",
-        lambda rows, evaluation, target: plots.return_histogram(evaluation),
+        lambda seen: plots.return_histogram(seen.evaluation),
     ),
     (
         "Throughput",
         "Environment steps a second while training.",
-        lambda rows, evaluation, target: plots.throughput(rows),
+        lambda seen: plots.throughput(seen.rows),
     ),
     (
         "Where the time goes",
         "Actors collect; the learner learns, broadcasts weights and waits for experience. As shares of their sum.",
-        lambda rows, evaluation, target: plots.time_breakdown(rows),
+        lambda seen: plots.time_breakdown(seen.rows),
     ),
     (
         "Policy lag",
-        "How many updates old the weights were that had acted.",
-        lambda rows, evaluation, target: plots.lag_histogram(rows),
+        "How many updates old the weights were that had acted, over all steps that were learnt from.",
+        lambda seen: plots.lag_histogram(seen.rows, seen.lags),
     ),
     (
         "Losses",
         "What the algorithm minimised, term by term.",
-        lambda rows, evaluation, target: plots.losses(rows),
+        lambda seen: plots.losses(seen.rows),
     ),
 )
 
@@ -81,7 +91,7 @@ def write_report(folder: RunFolder, evaluation: Mapping[str, Any] | None = None,
             _headline(summary, evaluation, rows),
             '<div class="grid">',
             _video(clip),
-            *_figures(rows, evaluation, _target(config)),
+            *_figures(Seen(rows, evaluation, _target(config), _lags(summary))),
             "</div>",
             _faults(everything),
             _table("Configuration", _flat(config), open_=False),
@@ -143,10 +153,15 @@ def _headline(summary: Mapping[str, Any], evaluation: Mapping[str, Any] | None, 
     return f'<section class="cards">{boxes}</section>' if boxes else ""
 
 
-def _figures(rows: plots.Rows, evaluation: Mapping[str, Any] | None, target: float | None) -> list[str]:
+def _lags(summary: Mapping[str, Any]) -> dict[int, int]:
+    """Names of JSON are words."""
+    return {int(lag): int(count) for lag, count in (summary.get("lags") or {}).items()}
+
+
+def _figures(seen: Seen) -> list[str]:
     parts: list[str] = []
     for title, hint, draw in SECTIONS:
-        figure = draw(rows, evaluation, target)
+        figure = draw(seen)
         if figure is not None:
             wide = " wide" if figure.get_figwidth() > 8 else ""
             picture = plots.render(figure, "svg").decode()
