@@ -22,6 +22,7 @@ from shoal.runtimes import RUNTIMES
 
 N, T, B, ACTORS = 6, 8, 4, 2
 PPO = {"name": "ppo", "unroll": T, "batch_size": 16, "epochs": 2, "final_rate": 0.1}
+DQN = {"name": "dqn", "unroll": T, "batch_size": 16, "warmup": 40, "capacity": 300, "every": 4, "target_every": 20}
 CASES: dict[str, dict[str, Any]] = {
     "envpool": {"env": "CartPole-v1", "backend": "envpool", "algo": PPO},
     "normalised": {
@@ -32,6 +33,12 @@ CASES: dict[str, dict[str, Any]] = {
     "python": {"env": Walk, "algo": {**PPO, "normalise_obs": True}},
     "recurrent": {"env": Walk, "algo": PPO, "net": {"hidden": (8,), "cell": "gru", "cell_size": 8}},
     "a2c": {"env": "CartPole-v1", "backend": "gymnasium", "algo": {"name": "a2c", "unroll": T}},
+    "dqn": {"env": "CartPole-v1", "backend": "envpool", "algo": DQN},
+    "prioritized": {
+        "env": Walk,
+        "algo": {**DQN, "replay": "prioritized", "n_step": 3, "normalise_obs": True, "normalise_reward": True},
+        "net": {"hidden": (8,), "dueling": True},
+    },
 }
 
 
@@ -79,6 +86,10 @@ SHORT = [
     ("python", "processes", True),
     ("recurrent", "threads", True),
     ("a2c", "threads", True),
+    ("dqn", "threads", True),
+    ("dqn", "processes", False),
+    ("prioritized", "threads", False),
+    ("prioritized", "processes", True),
 ]
 LONG = [
     (case, runtime, overlap)

@@ -24,11 +24,15 @@ GRU = {"hidden": (8,), "cell": "gru", "cell_size": 8}
 MLP = {"hidden": (16,)}
 INLINE = {"runtime": "inline", "topology": "sync", "actors": ACTORS}
 FUSED = {"runtime": "fused", "topology": "sequential", "actors": 1}
+DQN = {"name": "dqn", "unroll": T, "batch_size": 16, "warmup": 40, "capacity": 150, "every": 4, "target_every": 20}
+PRIORITIZED = {**DQN, "replay": "prioritized", "n_step": 3, "normalise_obs": True, "normalise_reward": True}
 CASES: dict[str, dict[str, Any]] = {
     "jax": {"env": "CartPole-v1", "backend": "jax", "algo": PPO, "net": MLP, **INLINE},
     "gymnasium": {"env": "CartPole-v1", "backend": "gymnasium", "algo": NORMALISED, "net": MLP, **INLINE},
     "gymnasium recurrent": {"env": Walk, "algo": PPO, "net": GRU, **INLINE},
     "gymnasium sequential": {"env": Walk, "algo": PPO, "net": MLP, **INLINE, "topology": "sequential"},
+    "replay": {"env": "CartPole-v1", "backend": "jax", "algo": DQN, "net": MLP, **INLINE},
+    "prioritized replay": {"env": Walk, "algo": PRIORITIZED, "net": MLP, **INLINE, "topology": "sequential"},
     "fused": {"env": "CartPole-v1", "algo": NORMALISED, "net": MLP, **FUSED},
     "fused recurrent": {"env": "CartPole-v1", "algo": PPO, "net": GRU, **FUSED},
 }

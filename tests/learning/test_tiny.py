@@ -17,11 +17,20 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "ppo": {"learning_rate": 5e-3, "batch_size": 256, "epochs": 4},
     "a2c": {"learning_rate": 3e-2, "max_grad_norm": 1.0},
     "reinforce": {"learning_rate": 2e-2},
+    "dqn": {
+        "learning_rate": 3e-3,
+        "batch_size": 64,
+        "every": 8,
+        "capacity": 20_000,
+        "explore": 0.3,
+        "reward_scale": 1.0,
+    },
 }
+RUNTIME = {"dqn": "inline"}  # a replay is not part of what fused compiles
 
 
 def learn(
-    env: Any, out: Path, algo: str, steps: int, runtime: str = "fused", net: dict[str, Any] | None = None, **own: Any
+    env: Any, out: Path, algo: str, steps: int, runtime: str = "", net: dict[str, Any] | None = None, **own: Any
 ) -> float:
     """The mean return of the last 100 training episodes, actions sampled. `own` are settings of the algorithm."""
     plain = {"unroll": 16, "final_rate": 0.1, "normalise_obs": False, "normalise_reward": False}
@@ -29,7 +38,8 @@ def learn(
         env,
         algo={"name": algo, **plain, **SETTINGS[algo], **own},
         net={"hidden": (16,), **(net or {})},
-        runtime=runtime,
+        runtime=runtime or RUNTIME.get(algo, "fused"),
+        backend="jax" if algo in RUNTIME else "auto",
         topology="sequential",
         actors=1,
         envs=32,
@@ -49,7 +59,9 @@ def learn(
 @pytest.mark.parametrize("algo", ALGOS)
 @pytest.mark.parametrize("kind", PARTS)
 def test_identity(kind: str, algo: str, tmp_path: Path) -> None:
-    steps = {"ppo": 60_000, "a2c": 120_000, "reinforce": 120_000}[algo]
+    if algo == "dqn" and kind != "Discrete":
+        pytest.skip("action values need one Discrete space")
+    steps = {"ppo": 60_000, "a2c": 120_000, "reinforce": 120_000, "dqn": 20_000}[algo]
     assert learn(Identity(kind), tmp_path, algo, steps, gamma=0.0) > 8 * 0.85
 
 
@@ -61,6 +73,22 @@ def test_bandit(algo: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("algo", ALGOS)
 def test_chain_needs_to_look_ahead(algo: str, tmp_path: Path) -> None:
     assert learn(Chain(), tmp_path, algo, 60_000, gamma=0.98) > 4.5
+
+
+@pytest.mark.parametrize(
+    "own",
+    [
+        {"n_step": 3},
+        {"replay": "prioritized"},
+        {"double": False, "loss": "mse"},
+        {"target_every": 1, "tau": 0.01},
+        {"replay": "prioritized", "n_step": 3, "replacement": False, "normalise_obs": True, "normalise_reward": True},
+    ],
+    ids=lambda own: "-".join(own),
+)
+def test_chain_by_every_kind_of_dqn(own: dict[str, Any], tmp_path: Path) -> None:
+    net = {"dueling": "replay" in own}
+    assert learn(Chain(), tmp_path, "dqn", 20_000, net=net, gamma=0.98, **own) > 4.5
 
 
 def test_chain_without_looking_ahead_takes_what_is_near(tmp_path: Path) -> None:
@@ -78,7 +106,8 @@ def test_without_a_cell_nothing_is_remembered(tmp_path: Path) -> None:
 
 def test_pictures(tmp_path: Path) -> None:
     net = {"conv": ("8x4/4",)}
-    assert learn(Picture(), tmp_path, "ppo", 40_000, net=net, gamma=0.0) > 8 * 0.9
+    assert learn(Picture(), tmp_path / "ppo", "ppo", 40_000, net=net, gamma=0.0) > 8 * 0.9
+    assert learn(Picture(), tmp_path / "dqn", "dqn", 15_000, net=net, gamma=0.0) > 8 * 0.9
 
 
 @pytest.mark.parametrize("kind", SPACES)

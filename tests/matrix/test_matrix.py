@@ -17,21 +17,28 @@ from shoal.topologies import TOPOLOGIES
 
 UPDATES, T, B = 3, 8, 4
 UNSUPPORTED = {
+    ("ga3c", "fused"): r"needs the port Board, Call, Stream, which runtime 'fused' does not provide",
     ("seed", "fused"): r"needs the port Board, Call, Stream, which runtime 'fused' does not provide",
+    ("shared_params", "fused"): r"needs the port Roster, Stream, Table, which runtime 'fused' does not provide",
     ("sync", "fused"): r"needs the port Board, Stream, which runtime 'fused' does not provide",
 }
-APART = {"seed": 2}  # {topology: the largest lag that can be}
+APART = {"ga3c": UPDATES, "seed": 2, "shared_params": 2 * UPDATES}  # {topology: the largest lag that can be}
+ONE_GRADIENT = ("a2c", "reinforce")  # a batch: what ga3c takes
+OWN: dict[str, dict[str, Any]] = {
+    "ppo": {"batch_size": 16, "epochs": 2},
+    "dqn": {"batch_size": 16, "warmup": 20, "capacity": 100, "replay": "prioritized", "n_step": 3},
+}
 CELLS = list(product(TOPOLOGIES, RUNTIMES))
 
 
 def train(out: Path, topology: str, runtime: str, algo: str = "ppo", **settings: Any) -> shoal.Run:
     actors = 1 if runtime == "fused" else 2
-    own = {"batch_size": 16, "epochs": 2} if algo == "ppo" else {}
+    own: dict[str, Any] = OWN.get(algo, {})
     return shoal.train(
         "CartPole-v1",
         algo={"name": algo, "unroll": T, **own},
         net={"hidden": (16,)},
-        topology=topology,
+        topology={"name": topology, **({"predictors": 1, "trainers": 1, "adjust": False} if topology == "ga3c" else {})},
         runtime=runtime,
         actors=actors,
         envs=B,
@@ -47,7 +54,8 @@ def train(out: Path, topology: str, runtime: str, algo: str = "ppo", **settings:
 
 def check(run: shoal.Run) -> None:
     summary = run.summary
-    assert summary["updates"] == UPDATES
+    each = summary["actors"] if summary["topology"] == "shared_params" else 1  # there every worker updates by itself
+    assert summary["updates"] == UPDATES * each
     assert summary["env_steps"] == UPDATES * T * B * summary["actors"]
     overlapped = summary["topology"] == "sync" and RUNTIMES[summary["runtime"]].overlaps
     if summary["topology"] in APART:  # what acts is not in step with what learns
@@ -64,13 +72,13 @@ def check(run: shoal.Run) -> None:
 def test_topology_on_runtime(topology: str, runtime: str, tmp_path: Path) -> None:
     if runtime != "fused":
         pytest.importorskip("envpool")
-    check(train(tmp_path, topology, runtime))
+    check(train(tmp_path, topology, runtime, "a2c" if topology == "ga3c" else "ppo"))
 
 
 @pytest.mark.parametrize(("topology", "runtime"), UNSUPPORTED)
 def test_what_does_not_fit_is_refused_before_anything_starts(topology: str, runtime: str, tmp_path: Path) -> None:
     with pytest.raises(BadInput, match=UNSUPPORTED[topology, runtime]):
-        train(tmp_path, topology, runtime)
+        train(tmp_path, topology, runtime, "a2c" if topology == "ga3c" else "ppo")
     assert not (tmp_path / "run").exists(), "the same folder can be named again"
 
 
@@ -79,9 +87,28 @@ def test_algorithm_sequentially(algo: str, tmp_path: Path) -> None:
     check(train(tmp_path, "sequential", "inline", algo, backend="jax"))
 
 
+@pytest.mark.parametrize(("topology", "runtime"), [("sync", "threads"), ("sync", "processes")])
+def test_a_replay_behind_actors_that_run_at_the_same_time(topology: str, runtime: str, tmp_path: Path) -> None:
+    pytest.importorskip("envpool")
+    check(train(tmp_path, topology, runtime, "dqn"))
+
+
+def test_fused_has_no_replay(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match="fused has no replay"):
+        train(tmp_path, "sequential", "fused", "dqn")
+    assert not (tmp_path / "run").exists()
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("algo", "topology", "runtime"), [(algo, *cell) for algo in ALGOS for cell in CELLS if cell not in UNSUPPORTED]
+    ("algo", "topology", "runtime"),
+    [
+        (algo, *cell)
+        for algo, cell in product(ALGOS, CELLS)
+        if cell not in UNSUPPORTED
+        and (cell[0] != "ga3c" or algo in ONE_GRADIENT)
+        and (algo, cell[1]) != ("dqn", "fused")
+    ],
 )
 def test_the_whole_product(algo: str, topology: str, runtime: str, tmp_path: Path) -> None:
     check(train(tmp_path, topology, runtime, algo))

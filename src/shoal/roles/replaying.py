@@ -214,19 +214,19 @@ def gradients_a_call(parts: Parts) -> int:
 
 
 @cache
-def _rows(algorithm: Algorithm, record: Record) -> Any:
-    """The shapes of what `prepare` keeps of one unroll."""
+def _rows(algorithm: Algorithm, record: Record, lanes: int) -> Any:
+    """The shapes of what `prepare` keeps of an unroll of every lane."""
 
-    def kept(trajectory: Trajectory) -> Any:
+    def kept(trajectories: Sequence[Trajectory]) -> Any:
         key = jax.random.key(0)
-        return algorithm.prepare(algorithm.init(key), None, trajectory, key)[1].rows
+        return algorithm.prepare(algorithm.init(key), None, side_by_side(trajectories), key)[1].rows
 
-    return jax.eval_shape(kept, as_trajectory(record.empty()))
+    return jax.eval_shape(kept, [as_trajectory(record.empty())] * lanes)
 
 
 def rows_of(parts: Parts) -> Any:
-    """What an unroll of one lane becomes: a named tuple of the shapes of its arrays."""
-    return _rows(parts.algorithm, parts.record)
+    """What an unroll of every lane becomes: a named tuple of the shapes of its arrays."""
+    return _rows(parts.algorithm, parts.record, parts.batch)
 
 
 def row_record(parts: Parts) -> Record:
