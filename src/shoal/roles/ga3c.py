@@ -8,7 +8,7 @@ kept; a step of the adjustment that did not pay is taken back at once.
 from __future__ import annotations
 
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -24,12 +24,12 @@ from shoal.core.weights import to_vector
 from shoal.roles.climbing import Climber, Control, CoreLoad, Numbers, say
 from shoal.roles.compiled import metric_name
 from shoal.roles.episodes import EpisodeTracker
-from shoal.roles.gradients import LAGS, Gradients, Known
+from shoal.roles.gradients import Gradients, Known
 from shoal.roles.inference import Batcher, Heard, Tally, Weights
-from shoal.roles.news import NewsFormat, mean_metrics
+from shoal.roles.news import News, NewsFormat, mean_metrics
 from shoal.roles.parts import Parts
 
-REPORT_EVERY = 0.05  # seconds: there may be thousands of gradients a second
+REPORT_EVERY = 0.1  # seconds: there may be thousands of gradients a second
 WINDOW = 100  # episodes behind the score
 
 
@@ -128,11 +128,13 @@ class Predictor:
         self._call: Call = ports["predictions"]
         self._control = Control(ports["control"], shop.start)
         self._weights = Weights(ports["weights"], shop.parts.start, shop.parts.layout)
-        self._batcher = Batcher(shop.parts, shop.rows, (ACTING, index))
-        self._tally = Tally(ports["served"], index, self._batcher)
+        self._served: Stream = ports["served"]
 
     def run(self) -> Steps:
-        call, batcher, weights = self._call, self._batcher, self._weights
+        call, weights = self._call, self._weights
+        yield from self._control.until(self._active)  # who is not needed yet compiles nothing
+        batcher = Batcher(self._shop.parts, self._shop.rows, (ACTING, self._index))
+        tally = Tally(self._served, self._index, batcher)
         yield from weights.first()
         while True:
             yield from self._control.until(self._active)
@@ -158,7 +160,7 @@ class Predictor:
                     for one in acted
                 ],
             )
-            self._tally.tell()
+            tally.tell()
             self._context.beat()
 
     def _unless_idle(self, gather: Op[Any]) -> Op[Any]:
@@ -187,7 +189,6 @@ class GradientTrainer:
         self._gradients = shop.gradients
         self._weights = Weights(ports["params"], shop.parts.start, self._gradients.layout)
         self._turn = index  # the lane to look at first, so that all have theirs
-        self._compute = self._compiled()
 
     def _compiled(self) -> Any:
         """Ahead of the data."""
@@ -198,6 +199,8 @@ class GradientTrainer:
 
     def run(self) -> Steps:
         parts, weights, news = self._shop.parts, self._weights, self._gradients.news
+        yield from self._control.until(self._active)
+        compute = self._compiled()
         # Nothing yet, and ready for work: agents that began before would only wait, and take cores from compiling.
         hello = yield from self._out.claim(self._index)
         news.write(hello, 0, time.monotonic(), (), {})
@@ -216,12 +219,11 @@ class GradientTrainer:
             slots = [slot for _, slot in taken]
             progress = np.float32(weights.version / max(1, parts.updates))
             key = key_data(parts.seed, LEARNING, self._index, made)
-            vector, metrics = self._compute(weights.tree, [as_trajectory(slot) for slot in slots], key, progress)
-            acted = np.concatenate([slot["version"].ravel() for slot in slots])
+            vector, metrics = compute(weights.tree, [as_trajectory(slot) for slot in slots], key, progress)
             out = yield from self._out.claim(self._index)
             out["gradient"][...] = vector
+            np.stack([slot["version"] for slot in slots], out=out["acted"])
             numbers = {name: float(value) for name, value in metrics.items()}
-            numbers |= dict(zip(LAGS, (float(acted.mean()), float(acted.min())), strict=True))
             steps = sum(slot["valid"].size for slot in slots)
             began = min(began, *(float(slot["clock"][0]) for slot in slots))
             news.write(out, steps, began, (), numbers)
@@ -269,14 +271,16 @@ class Applier:
 
     def run(self) -> Steps:
         parts, stream, news = self._parts, self._stream, self._gradients.news
-        vector = np.zeros(news_size(self._gradients), np.float32)
+        vector = np.zeros(self._gradients.size, np.float32)
         applied = self._gradients.applied().lower(self.state, vector, np.float32(0)).compile()
         for lane in range(self._shop.start.trainers):
             yield from stream.take(lane)  # its first word is that it is ready
             stream.release(lane)
         self._params.publish(self.version, to_vector(Known(self.state.params, self.state.obs)))
         self._weights.publish(self.version, to_vector(parts.algorithm.actor_state(self.state)))
-        began_at, heard, spent = 0.0, [], 0.0
+        began_at, spent = 0.0, 0.0
+        heard: list[News] = []
+        lags: Counter[int] = Counter()
         reported = measured = time.monotonic()
         rate_from, last_steps = 0, 0
         lanes, waited = list(range(stream.lanes)), 0.0
@@ -294,15 +298,14 @@ class Applier:
                 measured = before
             progress = np.float32(self.version / max(1, parts.updates))
             self.state, known, actor = applied(self.state, slot["gradient"], progress)
+            lag = self.version - slot["acted"].ravel()
             stream.release(lane)
-            lag = {"lag/versions": self.version - found.metrics["acted"]}
-            lag["lag/max"] = self.version - found.metrics["acted_min"]
+            lags.update(lag.tolist())
             self.version += 1
             self._params.publish(self.version, np.asarray(known))
             self._weights.publish(self.version, np.asarray(actor))
             self._steps += found.steps
-            plain = {metric_name(n): v for n, v in found.metrics.items() if n not in LAGS}
-            heard.append(type(found)(0, 0.0, 0.0, (), {**plain, **lag}))
+            heard.append(found)
             now = time.monotonic()
             spent += now - before
             if self._shop.adjust_after and now - measured >= self._pause():
@@ -314,8 +317,10 @@ class Applier:
             times = {"time/learn": spent, "time/wait": waited, "time/collect": 0.0, "time/broadcast": 0.0}
             speed = (self._steps - last_steps) / (now - reported)
             metrics = {
-                **mean_metrics(heard),
+                **{metric_name(name): value for name, value in mean_metrics(heard).items()},
                 **times,
+                "lag/versions": sum(lag * rows for lag, rows in lags.items()) / lags.total(),
+                "lag/max": float(max(lags)),
                 "queue/depth": float(sum(map(stream.depth, lanes))),
                 "speed/gradients": len(heard) / (now - reported),
                 **self._status(speed, episodes),
@@ -329,7 +334,9 @@ class Applier:
                 episodes=episodes,
                 metrics=metrics,
                 state=self.state,
+                lags=lags,
             )
+            lags = Counter()
 
     def _pause(self) -> float:
         """Until the next step of the adjustment: the first comes sooner."""
@@ -364,7 +371,3 @@ class Applier:
 
     def close(self) -> None:
         return None
-
-
-def news_size(gradients: Gradients) -> int:
-    return next(field.shape[0] for field in gradients.record.fields if field.name == "gradient")

@@ -22,8 +22,6 @@ from shoal.roles.compiled import apply, side_by_side
 from shoal.roles.news import NewsFormat
 from shoal.roles.parts import Parts
 
-LAGS = ("acted", "acted_min")  # versions that acted: their mean, and the oldest
-
 
 class Known(NamedTuple):
     """What a gradient depends on, besides the batch."""
@@ -54,12 +52,17 @@ class Gradients:
 
     @property
     def news(self) -> NewsFormat:
-        return NewsFormat((*self._found[2], *LAGS), 0)
+        return NewsFormat(tuple(self._found[2]), 0)
 
     @property
     def record(self) -> Record:
-        size = sum(int(np.prod(leaf.shape)) for leaf in jax.tree.leaves(self._found[:2]))
-        return Record((*self.news.record.fields, Field("gradient", (size,), "float32")))
+        """Of one gradient: news of how it was made, the versions that acted on its rows, and the vector itself."""
+        acted = Field("acted", (self.parts.batch, self.parts.unroll, self.parts.envs), "int32")
+        return Record((*self.news.record.fields, acted, Field("gradient", (self.size,), "float32")))
+
+    @property
+    def size(self) -> int:
+        return layout_of(self._found[:2]).size
 
     def compute(self) -> Any:
         """(known, trajectories, key data, progress) -> (gradient and statistics as one vector, metrics)."""
