@@ -261,6 +261,7 @@ FLIPS: dict[str, Any] = {
     "beta": 0.9,
     "replacement": False,
     "sampler": "cpprb",
+    "save_limit": 0.0,
     "double": False,
     "loss": "mse",
     "target_every": 1,

@@ -119,3 +119,19 @@ def test_resume_of_a_finished_run_changes_nothing(tmp_path: Path) -> None:
     before = run.params_hash
     again = resume(run, Walk)
     assert again.params_hash == before and again.summary["updates"] == N
+
+
+@pytest.mark.parametrize("runtime", ["threads"])
+def test_the_replay_is_there_again_where_environments_begin_anew(runtime: str, tmp_path: Path) -> None:
+    pytest.importorskip("envpool")
+    rows: list[float] = []
+
+    def note(report: Report) -> bool:
+        rows.append(report.metrics["replay/rows"])
+        return report.version == N
+
+    settings = {**CASES["replay"], "backend": "envpool", "runtime": runtime}
+    run = train(tmp_path / "run", 2 * N, stop_at=N, **settings)
+    again = shoal.train(resume=run.path, callbacks=[note], **QUIET)
+    assert again.summary["updates"] == 2 * N
+    assert rows[0] == 150, "full at once: it had been full, or nearly so, when the run was stopped"

@@ -205,3 +205,10 @@ def test_a_replay_that_does_not_fit_is_refused_with_both_numbers() -> None:
         check_memory(parts, size - 1)
     with pytest.raises(BadInput, match=r"--algo.capacity is 1000000000000: rows .* GiB are free"):
         make(capacity=10**12)
+
+
+def test_a_replay_beyond_the_limit_is_not_part_of_checkpoints() -> None:
+    size = sum(field.nbytes for field in row_record(make()).fields) * 60 / 2**30
+    for limit, saved in ((1.01 * size, True), (0.99 * size, False)):
+        _, _, update = run(make(save_limit=limit), 1)
+        assert ("replay" in update.snapshots()) == saved

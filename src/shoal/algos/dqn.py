@@ -69,6 +69,8 @@ class DQNConfig:
     """whether a row may be twice in one minibatch"""
     sampler: Literal["seeded", "cpprb"] = "seeded"
     """who keeps the priorities: seeded follows the run's seed; cpprb's tree draws by random numbers that cannot be repeated"""
+    save_limit: NonNegativeFloat = 1.0
+    """GiB of replay that a checkpoint may hold; a replay that may grow larger is not saved, and a resumed run fills it anew"""
     double: bool = True
     """choose the next action by the newest weights and value it by the target's"""
     loss: Literal["huber", "mse"] = "huber"
@@ -154,6 +156,7 @@ class DQN:
             alpha=config.alpha,
             beta=config.beta,
             replacement=config.replacement,
+            save_limit=config.save_limit,
             fresh=self.task.fresh,
         )
 

@@ -79,6 +79,7 @@ class Replay(NamedTuple):
     alpha: float = 0.6  # 0 draws all alike, 1 in proportion to the error
     beta: float = 0.4  # how much of the bias of drawing is put right at the start; all of it at the end
     replacement: bool = True  # a row may be twice in one minibatch
+    save_limit: float = 1.0  # GiB: a replay that may grow larger is not part of checkpoints
     fresh: bool = False
 
 

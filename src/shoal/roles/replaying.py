@@ -197,6 +197,8 @@ class ReplayUpdate:
         return state, actor, {**metrics, "replay/rows": float(memory.size()), "replay/gradients": float(state.step)}
 
     def snapshots(self) -> dict[str, dict[str, np.ndarray]]:
+        if not is_saved(self._parts):
+            return {}
         return {"replay": {"owed": np.array([self._owed]), **self.memory.snapshot()}}
 
 
@@ -235,10 +237,19 @@ def row_record(parts: Parts) -> Record:
     return Record(tuple(Field(name, a.shape[2:], a.dtype.name) for name, a in zip(rows._fields, rows, strict=True)))
 
 
+def replay_bytes(parts: Parts) -> int:
+    """What the replay takes when it is full."""
+    return replay_of(parts).capacity * sum(field.nbytes for field in row_record(parts).fields)
+
+
+def is_saved(parts: Parts) -> bool:
+    """Whether the replay is part of checkpoints."""
+    return replay_bytes(parts) <= replay_of(parts).save_limit * 2**30
+
+
 def check_memory(parts: Parts, available: int) -> None:
     """Refuse a replay that does not fit into `available` bytes."""
-    replay = replay_of(parts)
-    needed = replay.capacity * sum(field.nbytes for field in row_record(parts).fields)
+    replay, needed = replay_of(parts), replay_bytes(parts)
     if needed > available:
         raise BadInput(
             f"--algo.capacity is {replay.capacity}: rows of this environment would take {needed / 2**30:.1f} GiB,"

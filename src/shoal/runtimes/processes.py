@@ -29,7 +29,7 @@ from shoal.core.errors import BadInput, EnvFault, RunFailed
 from shoal.core.program import Context, Fault, Program, RoleSpec
 from shoal.core.record import Field, Record
 from shoal.runtimes.memory import PLAIN, Lock, Place, arena_size, plain_ports
-from shoal.runtimes.session import START_TIMEOUT, Event, Stopped, drive
+from shoal.runtimes.session import START_TIMEOUT, Event, Stopped, drive, lasting
 
 PAUSE = 0.1  # seconds between two looks at the children while waiting
 
@@ -256,7 +256,7 @@ class ProcessesSession:
         self._spawn(child.spec, child.index)
 
     def snapshots(self) -> dict[str, dict[str, np.ndarray]]:
-        return {}
+        return lasting(self._main)
 
     def abort(self) -> None:
         for child in self._children.values():

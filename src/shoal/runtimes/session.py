@@ -21,7 +21,7 @@ class Session(Protocol):
     def __iter__(self) -> Iterator[Event]: ...
 
     def snapshots(self) -> dict[str, dict[str, np.ndarray]]:
-        """Between two events: what resume needs to go on bit for bit, by part; {} where roles run elsewhere."""
+        """Between two events: what resume needs to go on bit for bit, by part; where roles run elsewhere, `lasting` parts."""
 
     def close(self) -> None: ...
 
@@ -42,6 +42,11 @@ class Runtime(Protocol):
 
     def start(self, program: Program, stopping: Callable[[], bool]) -> Session:
         """Begin. `stopping` is asked whenever the main role has to wait: once it is true, the events end."""
+
+
+def lasting(main: Any) -> dict[str, dict[str, np.ndarray]]:
+    """What the main role remembers and a resumed run should too, even where the other roles begin anew: its replay."""
+    return {} if main is None else {part: arrays for part, arrays in main.snapshots().items() if part == "replay"}
 
 
 class Stopped(Exception):

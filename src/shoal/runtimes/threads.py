@@ -21,7 +21,7 @@ from shoal.core.config import PositiveFloat
 from shoal.core.errors import RunFailed, ShoalError
 from shoal.core.program import Context, Fault, Program, RoleSpec
 from shoal.runtimes.memory import PLAIN, Lock, Place, plain_ports, private_arena
-from shoal.runtimes.session import START_TIMEOUT, Event, Stopped, drive
+from shoal.runtimes.session import START_TIMEOUT, Event, Stopped, drive, lasting
 
 PAUSE = 0.2  # seconds between two looks at the other roles while waiting
 JOIN = 2.0  # seconds that closing waits for threads, each of which ends after its step; one that hangs is left behind
@@ -189,7 +189,7 @@ class ThreadsSession:
                 )
 
     def snapshots(self) -> dict[str, dict[str, np.ndarray]]:
-        return {}
+        return lasting(self._main)
 
     def close(self) -> None:
         self._stop.set()
