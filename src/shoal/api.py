@@ -35,6 +35,7 @@ from shoal.roles.evaluator import Policy
 from shoal.run.checkpoints import Checkpoints, Loaded
 from shoal.run.folder import RunFolder, read_json
 from shoal.run.signals import StopRequest
+from shoal.runtimes.mpi import join
 from shoal.runtimes.threads import aside
 
 log = logging.getLogger("shoal")
@@ -202,6 +203,8 @@ def train(
         folder = RunFolder.open(resume)
         layers.insert(0, folder.read_config())
     loose = merge(*layers, {k: v for k, v in settings.items() if v is not None})
+    if loose.get("runtime", {}).get("name") == "mpi":
+        join()  # only rank 0 comes back; the others serve its runs and end with it
     named = loose.pop("env", None)
     for key in ("machine", "spec"):
         loose.pop(key, None)

@@ -6,6 +6,7 @@ The only place where algorithm, topology and runtime meet.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
@@ -29,11 +30,11 @@ from shoal.envs.source import Source
 from shoal.experiment import Plan
 from shoal.roles.evaluator import Played, play
 from shoal.roles.parts import EnvRows, Parts, named_leaves, restore_leaves
-from shoal.roles.replaying import check_memory
+from shoal.roles.replaying import check_memory, is_saved, replay_bytes
 from shoal.run.checkpoints import Checkpoints, Loaded
 from shoal.run.folder import RunFolder
 from shoal.run.policy import save_policy
-from shoal.run.progress import Panel
+from shoal.run.progress import Panel, status
 from shoal.run.signals import StopRequest
 from shoal.run.sinks import open_sinks
 from shoal.runtimes.threads import aside
@@ -199,6 +200,8 @@ class Training:
         plan, settings = self.plan, self.plan.settings
         runtime = plan.runtime_class(plan.runtime)
         program = plan.topology_class(plan.topology).program(self.parts)
+        # A source of another kind need not know how to help.
+        program = dataclasses.replace(program, helper=getattr(plan.source, "help", None))
         check_fits(program, str(settings.runtime), runtime.provides, str(settings.topology))
         config = plan.as_dict()
         title = f"{plan.source.name} {settings.algo} {settings.topology} {settings.runtime}"
@@ -206,6 +209,9 @@ class Training:
             assert settings.steps is not None
             panel = stack.enter_context(Panel(title, settings.steps, settings.until_return, quiet=self.quiet))
             self._say = panel.say
+            if isinstance(self.parts.algorithm.experience, Replay) and not is_saved(self.parts):
+                size = replay_bytes(self.parts) / 2**30
+                self._say(f"checkpoints leave the replay out: {size:.1f} GiB, more than --algo.save-limit")
             sink = stack.enter_context(contextlib.closing(open_sinks(settings.sinks, self.folder, config, self._alert)))
             self._sink, self._panel, self._stop = sink, panel, stop
             stop.on_abort(panel.close)
@@ -293,7 +299,10 @@ class Training:
                 self.times[key] = self.times.get(key, 0.0) + value
         if outcome.return_mean is not None:
             self._history.append(outcome.return_mean)
-        self._panel.update(outcome.env_steps, outcome.wall_s, outcome.return_mean, self._history, self.times)
+        said = status(report.metrics)
+        self._panel.update(
+            outcome.env_steps, outcome.wall_s, outcome.return_mean, self._history, self.times, (said,) if said else ()
+        )
 
     def _fault(self, fault: Fault) -> None:
         outcome, most = self.outcome, self.plan.settings.max_faults

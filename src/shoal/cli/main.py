@@ -61,6 +61,9 @@ def main(words: list[str] | None = None) -> None:
             stream.flush()
         except OSError:  # whoever read it is gone
             code = code or 1
+    ranks = sys.modules.get("shoal.runtimes.ranks")
+    if ranks is not None and ranks.joined():
+        ranks.leave(code)
     os._exit(code)
 
 
@@ -74,6 +77,7 @@ def _run(words: list[str]) -> NoReturn:
         print(f"shoal {__version__}")
         raise SystemExit(0)
     from shoal.core.errors import BadInput, ShoalError, nearest
+    from shoal.core.launched import follows
     from shoal.run.signals import leaving_at_once
 
     try:
@@ -84,7 +88,8 @@ def _run(words: list[str]) -> NoReturn:
             command = importlib.import_module(f"shoal.cli.{words[0]}")
             code = command.run(words[1:])
     except ShoalError as error:
-        print(f"shoal: {error}", file=sys.stderr)
+        if not follows():  # the first of several ranks says it for all
+            print(f"shoal: {error}", file=sys.stderr)
         raise SystemExit(error.exit_code) from None
     except KeyboardInterrupt:
         print("shoal: interrupted", file=sys.stderr)

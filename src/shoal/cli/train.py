@@ -12,6 +12,7 @@ import msgspec
 from shoal.cli.flags import Words, split, whole_number
 from shoal.cli.main import started_at
 from shoal.core.errors import BadInput, nearest
+from shoal.core.launched import follows
 
 SWITCHES = ("quiet", "json", "print-config", "no-report", "help")
 OWN = ("out", "resume", "from", "config", "seeds")
@@ -48,7 +49,7 @@ def run(words: list[str]) -> int:
     if env is None and "resume" not in own and "config" not in own:
         raise BadInput("no environment: give an id such as LunarLander-v3, an import path, or --resume RUN")
     if "print-config" in parsed.switches:
-        return _print_config(env, own, settings)
+        return 0 if follows() else _print_config(env, own, settings)
     from shoal import api
 
     seeds = whole_number(parsed, "seeds", 1)

@@ -156,6 +156,8 @@ class RoleSpec:
 
 @dataclass(frozen=True, kw_only=True)
 class Program:
+    """Roles, and the ports that join them."""
+
     roles: tuple[RoleSpec, ...]
     ports: Mapping[str, PortSpec] = field(default_factory=dict)
     whole: Any = None  # what `fused` compiles instead of running roles; None where that makes no sense

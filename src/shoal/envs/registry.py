@@ -60,6 +60,13 @@ def is_atari(name: str) -> bool:
     return "ale_py" in str(spec.entry_point) and spec.kwargs.get("obs_type", "rgb") != "ram"
 
 
+def creator(name: str) -> Any:
+    """The class or function behind one of Gymnasium's ids; None where it has no such id."""
+    spec = gymnasium.registry.get(name)
+    point = None if spec is None else spec.entry_point
+    return gymnasium.envs.registration.load_env_creator(point) if isinstance(point, str) else point
+
+
 def make_by_id(name: str, render: bool = False) -> Any:
     """Gymnasium's environment `name`; Atari games with the preprocessing of EnvPool."""
     extra: dict[str, Any] = {"render_mode": "rgb_array"} if render else {}

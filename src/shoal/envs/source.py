@@ -89,13 +89,12 @@ class EnvSource:
         """Where fresh episodes begin is left to the environments."""
         return ()
 
-    def helper(self) -> Callable[[Any], None] | None:
-        """`serve` of the environment's class: what the other processes of an actor run, where it has several."""
+    def help(self, comm: Any) -> None:
+        """What the other processes of an actor run, where it has several: `serve(comm)` of the environment's class, if any."""
         made = _resolve(self.target)
-        found: Callable[[Any], None] | None = getattr(
-            registry.creator(made) if isinstance(made, str) else made, "serve", None
-        )
-        return found
+        serve = getattr(registry.creator(made) if isinstance(made, str) else made, "serve", None)
+        if serve is not None:
+            serve(comm)
 
     def jax_env(self) -> JaxEnv | None:
         """The same environment written in JAX, whatever `backend` is; None where there is none."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from shoal.runtimes.fused import Fused
 from shoal.runtimes.inline import Inline
+from shoal.runtimes.mpi import Mpi
 from shoal.runtimes.processes import Processes
 from shoal.runtimes.session import Runtime
 from shoal.runtimes.threads import Threads
@@ -15,6 +16,7 @@ from shoal.runtimes.threads import Threads
 RUNTIMES: dict[str, type[Runtime]] = {
     "fused": Fused,
     "inline": Inline,
+    "mpi": Mpi,
     "processes": Processes,
     "threads": Threads,
 }

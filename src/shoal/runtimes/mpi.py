@@ -1,0 +1,304 @@
+"""`mpi`: a rank a role, started by mpiexec. Learners are ranks 0 to L-1, the rest are actors; rank 0 leads (`ranks`).
+
+On one node the ports are plain memory in a shared window, all of them; across nodes they are one-sided windows and collective
+calls (`mpi_ports`). A rank that dies takes the job with it, as MPI has it: the run goes on from its checkpoint with --resume.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+import traceback
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import cloudpickle
+import numpy as np
+
+from shoal.core.config import Positive, PositiveFloat
+from shoal.core.device import settle_process
+from shoal.core.errors import BadInput, EnvFault, RunFailed
+from shoal.core.program import Context, Fault, Program, RoleSpec
+from shoal.runtimes import ranks
+from shoal.runtimes.memory import PLAIN, Place, arena_size, plain_ports
+from shoal.runtimes.mpi_ports import RMA, rma_ports
+from shoal.runtimes.processes import file_locks
+from shoal.runtimes.ranks import NAP, Ranks, Word
+from shoal.runtimes.session import START_TIMEOUT, Event, Stopped, drive
+from shoal.runtimes.threads import pin
+from shoal.runtimes.windows import Nap, SharedWindow
+
+PAUSE = 0.1  # seconds that a wait may take at most; naps are far shorter
+BEAT = 0.5  # seconds between two signs of life
+FAREWELL = 6.0  # seconds that the ranks have to end their roles
+ALONE = "learner"  # roles whose names begin so come right after the main one, and have one rank each
+GROUPED = "actor"  # roles whose names begin so have --runtime.ranks-per-env ranks each
+
+
+@dataclass(frozen=True, kw_only=True)
+class MpiConfig:
+    """One rank a role; mpiexec -n says how many."""
+
+    windows: Literal["auto", "shared", "rma"] = "auto"
+    """how ranks reach each other's memory: shared on one node, one-sided (rma) across nodes; auto looks where they are"""
+    ranks_per_env: Positive = 1
+    """ranks of each actor: the first acts, its environment may use the others (shoal.runtimes.mpi.env_comm)"""
+    step_timeout: PositiveFloat = 60.0
+    """seconds that one step of an actor's environments may take before the run ends, with a checkpoint"""
+    pin: bool = True
+    """keep each actor on a core of its own where all ranks are on one node; elsewhere the launcher binds them"""
+
+
+class Mpi:
+    Config = MpiConfig
+    provides = frozenset(PLAIN)
+    overlaps = True
+    about = "a rank a role under mpiexec: shared windows on one node, one-sided windows across nodes"
+
+    def __init__(self, config: MpiConfig) -> None:
+        self.config = config
+        if config.windows == "rma" or (config.windows == "auto" and not ranks.ranks().one_node):
+            self.provides = RMA
+
+    @staticmethod
+    def actors(config: MpiConfig, learners: int) -> int:
+        """As many as the ranks make."""
+        size = ranks.ranks().size
+        left = size - learners
+        if left < config.ranks_per_env or left % config.ranks_per_env:
+            raise BadInput(
+                f"mpiexec -n {size}: {learners} learner{'s' * (learners > 1)} leave {max(left, 0)} ranks, which are not"
+                f" actors of {config.ranks_per_env} rank{'s' * (config.ranks_per_env > 1)} each"
+            )
+        return left // config.ranks_per_env
+
+    def start(self, program: Program, stopping: Callable[[], bool]) -> MpiSession:
+        here = ranks.ranks()
+        if here.rank != 0:
+            raise RuntimeError("a follower starts nothing: call shoal.train on every rank")
+        if self.config.windows == "shared" and not here.one_node:
+            raise BadInput("--runtime.windows shared: the ranks are on several nodes, which share no memory; use rma")
+        placed(program, here.size, self.config.ranks_per_env)
+        return MpiSession(program, self.config, here, stopping)
+
+
+def env_comm() -> Any:
+    """The communicator of this actor's ranks, for its environment: an mpi4py `Comm`. Rank 0 of it acts.
+
+    With --runtime.ranks-per-env 1, in evaluation, and outside of the runtime `mpi` it holds this process alone.
+    """
+    return ranks.ranks().env_comm if ranks.joined() else ranks.load_mpi().COMM_SELF
+
+
+def placed(program: Program, size: int, ranks_per_env: int) -> list[tuple[RoleSpec, bool]]:
+    """By rank: the role, and whether this rank runs it; the other ranks of a group help its environment."""
+    main = [spec for spec in program.roles if spec.main]
+    others = [spec for spec in program.roles if not spec.main]
+    ordered = main + sorted(others, key=lambda spec: not spec.name.startswith(ALONE))  # a stable sort
+    found = [(spec, i == 0) for spec in ordered for i in range(ranks_per_env if spec.name.startswith(GROUPED) else 1)]
+    if len(found) != size:
+        names = ", ".join(spec.name for spec in ordered[:4]) + (", ..." if len(ordered) > 4 else "")
+        each = f", actors with {ranks_per_env} ranks each" if ranks_per_env > 1 else ""
+        raise BadInput(
+            f"mpiexec -n {size}: this run has {len(ordered)} roles ({names}){each}: it needs mpiexec -n {len(found)},"
+            " or another --actors"
+        )
+    return found
+
+
+class Wiring:
+    """The windows and ports of one program on this rank. Making and freeing it is collective."""
+
+    def __init__(self, program: Program, config: MpiConfig, here: Ranks) -> None:
+        self.places = placed(program, here.size, config.ranks_per_env)
+        self.spec, self.runs = self.places[here.rank]
+        rank_of = {spec.name: rank for rank, (spec, runs) in enumerate(self.places) if runs}
+        first = rank_of[self.spec.name]
+        here.env_comm = here.world.Split(first, here.rank) if config.ranks_per_env > 1 else here.mpi.COMM_SELF
+        self._here = here
+        self._window: Any
+        if config.windows == "rma" or (config.windows == "auto" and not here.one_node):
+            self.ports, self._window = rma_ports(program.ports, here, rank_of)
+        else:
+            self._window = SharedWindow(here, arena_size(program.ports))
+            bell = Nap(self._window.fence)
+            place = Place(self.spec.name, dict.fromkeys(rank_of, bell), file_locks(self._window.locks))
+            self.ports = plain_ports(program.ports, self._window.memory, place)
+
+    def free(self) -> None:
+        self.ports = {}
+        self._window.free()
+        if self._here.env_comm != self._here.mpi.COMM_SELF:
+            self._here.env_comm.Free()
+            self._here.env_comm = self._here.mpi.COMM_SELF
+
+
+class MpiSession:
+    """Rank 0's side: tells the others what to run, runs the main role, watches the others."""
+
+    def __init__(self, program: Program, config: MpiConfig, here: Ranks, stopping: Callable[[], bool]) -> None:
+        self._stopping, self._config, self._here = stopping, config, here
+        self._faults: deque[Fault] = deque()
+        self._main: Any = None
+        self._closed = False
+        try:
+            # Our own followers only: this never leaves the job.
+            recipe = cloudpickle.dumps((program, config))
+        except Exception as error:
+            raise BadInput(f"the environment or algorithm cannot be sent to another rank: {error}") from error
+        here.tell_all(Word("run"))
+        here.share("\n".join(sys.path).encode())
+        here.share(recipe)
+        self._wiring = Wiring(program, config, here)
+        self._heard = dict.fromkeys(range(1, here.size), time.monotonic())
+        self._ready: set[int] = set()
+        self._done: set[int] = set()
+
+    def __iter__(self) -> Iterator[Event]:
+        spec = self._wiring.spec
+        context = Context(name=spec.name, fault=self._faults.append, beat=self._listen)
+        self._main = spec.build(self._wiring.ports, context)
+        try:
+            for report in drive(self._main.run(), PAUSE, self._wait):
+                if report is not None:
+                    self._watch()
+                while self._faults:
+                    yield self._faults.popleft()
+                if report is not None:
+                    yield report
+        except Stopped:
+            return
+
+    def _wait(self) -> None:
+        if self._stopping():
+            raise Stopped
+        self._watch()
+
+    def _listen(self) -> None:
+        for rank, word in self._here.mail():
+            self._heard[rank] = time.monotonic()
+            name = self._wiring.places[rank][0].name
+            if word.kind == "ready":
+                self._ready.add(rank)
+            elif word.kind == "done":
+                self._done.add(rank)
+            elif word.kind == "bug":
+                raise RunFailed(f"{name} died: {word.detail.splitlines()[-1]}", detail=word.detail)
+            elif word.kind == "env_broken":
+                raise EnvFault(word.detail)
+            elif word.kind != "beat":
+                self._faults.append(Fault(role=name, kind=word.kind, detail=word.detail))
+
+    def _watch(self) -> None:
+        """Hear what the others say; end the run when one of them is silent."""
+        self._listen()
+        now = time.monotonic()
+        for rank, heard in self._heard.items():
+            spec, runs = self._wiring.places[rank]
+            most = self._config.step_timeout if rank in self._ready else max(START_TIMEOUT, self._config.step_timeout)
+            if runs and now - heard > most:
+                what = "has not finished a step" if rank in self._ready else "has not started"
+                raise RunFailed(
+                    f"{spec.name} (rank {rank}) {what} for {most:g} s; a rank cannot be replaced:"
+                    " --resume goes on from the checkpoint"
+                )
+
+    def snapshots(self) -> dict[str, dict[str, np.ndarray]]:
+        return {}
+
+    def abort(self) -> None:
+        """The launcher ends the other ranks when this one leaves without a word."""
+
+    def close(self) -> None:
+        """Everybody ends its role, then all free the windows together. Who does not answer is left to the end of the job."""
+        if self._closed:
+            return
+        self._closed = True
+        here = self._here
+        here.tell_all(Word("stop"))
+        deadline = time.monotonic() + FAREWELL
+        while len(self._done) < here.size - 1 and time.monotonic() < deadline:
+            self._done |= {rank for rank, word in here.mail() if word.kind == "done"}
+            time.sleep(NAP)
+        if self._main is not None:
+            self._main.close()
+            self._main = None
+        here.lost = here.lost or len(self._done) < here.size - 1
+        if not here.lost:
+            here.tell_all(Word("free"))
+            self._wiring.free()
+
+
+def join() -> None:
+    """Called on every rank before a run is resolved. Only rank 0 goes on; the others serve its runs and then end."""
+    ranks.join(_serve)
+
+
+def _serve(here: Ranks) -> None:
+    while here.wait_for(("run", "leave")).kind == "run":
+        Follower(here).take_part()
+
+
+class Follower:
+    """A rank's part in one program."""
+
+    def __init__(self, here: Ranks) -> None:
+        self._here = here
+        self._said = 0.0
+        self._stopped = False
+        for path in here.share(None).decode().split("\n"):
+            if path not in sys.path:
+                sys.path.append(path)  # rank 0 may have found the environment in a folder that it added
+        settle_process()
+        program, self._config = cloudpickle.loads(here.share(None))
+        self._wiring, self._helper = Wiring(program, self._config, here), program.helper
+
+    def take_part(self) -> None:
+        here = self._here
+        try:
+            self._work()
+        except Stopped:
+            self._stopped = True
+        except EnvFault as error:
+            here.tell(0, Word("env_broken", str(error)))
+        except Exception:
+            here.tell(0, Word("bug", traceback.format_exc().strip()))
+        while not self._stopped:
+            try:
+                self._beat()
+                time.sleep(NAP)
+            except Stopped:
+                self._stopped = True
+        here.tell(0, Word("done"))
+        here.wait_for(("free",))
+        self._wiring.free()
+
+    def _work(self) -> None:
+        """Build the role and run it until told to stop; the other ranks of a group help its environment."""
+        here, spec = self._here, self._wiring.spec
+        if not self._wiring.runs:
+            if self._helper is not None:
+                self._helper(here.env_comm)
+            return
+        pin(spec.core if self._config.pin and here.one_node else None)
+        self._beat()
+        context = Context(name=spec.name, fault=lambda f: here.tell(0, Word(f.kind, f.detail)), beat=self._beat)
+        role = spec.build(self._wiring.ports, context)
+        try:
+            here.tell(0, Word("ready"))
+            for report in drive(role.run(), PAUSE, self._beat):
+                if report is not None:
+                    raise RuntimeError(f"{spec.name} is not the main role: it has nothing to report")
+        finally:
+            role.close()
+
+    def _beat(self) -> None:
+        """Called at every environment step and while waiting: hear whether to stop, and say that we live."""
+        if any(word.kind == "stop" for _, word in self._here.mail()):
+            raise Stopped
+        now = time.monotonic()
+        if now - self._said > BEAT:
+            self._said = now
+            self._here.tell(0, Word("beat"))

@@ -1,0 +1,248 @@
+"""Ports across nodes: one-sided access to windows that the producing rank hosts, and the all-reduce of MPI.
+
+A lane of a Stream lies with its producer, which fills slots in place; the consumer reads the head and fetches the slot. A Board
+lies with its writer. Nobody answers anybody: the rank that hosts something may be busy while others read it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from shoal.core.ports import NOT_YET, Op, Slot
+from shoal.core.program import BoardSpec, GroupSpec, PortSpec, StreamSpec
+from shoal.core.record import ALIGN, Field, Record
+from shoal.runtimes.mpi_shared_stream import RmaSharedStream
+from shoal.runtimes.ranks import Ranks
+from shoal.runtimes.windows import Copy, Nap, RemoteWindow
+
+At = tuple[int, int]  # (rank, offset in its part of the window)
+RankOf = Mapping[str, int]  # of each role
+
+PUSHED, TAKEN, RELEASED = 0, ALIGN, 2 * ALIGN  # offsets of a lane's counters, a cache line each
+SLOTS = 3 * ALIGN
+
+
+class RmaStream:
+    """A ring of slots a lane, hosted by its producer. Head and tail are atomic numbers beside it."""
+
+    def __init__(self, spec: StreamSpec, window: RemoteWindow, at: Sequence[At], bell: Nap) -> None:
+        self.lanes, self._depth, self._record = len(spec.producers), spec.depth, spec.record
+        self._window, self._at, self._wait = window, at, bell.wait
+        self._pushed = [0] * self.lanes  # as far as this end knows: each counter has one writer
+        self._taken, self._released = [0] * self.lanes, [0] * self.lanes
+        self._own = {
+            lane: [window.views(spec.record, offset + SLOTS + i * spec.record.nbytes) for i in range(spec.depth)]
+            for lane, (rank, offset) in enumerate(at)
+            if rank == window.rank
+        }
+        self._copies: dict[int, list[Copy]] = {}
+
+    @staticmethod
+    def parts(spec: StreamSpec, rank_of: RankOf) -> list[tuple[int, int]]:
+        return [(rank_of[name], SLOTS + spec.depth * spec.record.nbytes) for name in spec.producers]
+
+    def _load(self, lane: int, counter: int) -> int:
+        rank, offset = self._at[lane]
+        return self._window.load(rank, offset + counter)
+
+    def _store(self, lane: int, counter: int, value: int) -> None:
+        rank, offset = self._at[lane]
+        self._window.store(rank, offset + counter, value)
+
+    def claim(self, lane: int) -> Op[Slot]:
+        def attempt() -> Any:
+            pushed = self._pushed[lane]
+            if pushed - self._released[lane] >= self._depth:
+                self._released[lane] = self._load(lane, RELEASED)
+            return self._own[lane][pushed % self._depth] if pushed - self._released[lane] < self._depth else NOT_YET
+
+        return Op(attempt, self._wait, f"an empty slot in lane {lane}")
+
+    def push(self, lane: int) -> None:
+        self._window.fence()  # the slot before the number that announces it
+        self._pushed[lane] += 1
+        self._store(lane, PUSHED, self._pushed[lane])
+
+    def take(self, lane: int) -> Op[Slot]:
+        def attempt() -> Any:
+            slot = self._fetch(lane)
+            return NOT_YET if slot is None else slot
+
+        return Op(attempt, self._wait, f"an unroll in lane {lane}")
+
+    def take_any(self, lanes: Sequence[int]) -> Op[tuple[int, Slot]]:
+        def attempt() -> Any:
+            for lane in lanes:
+                slot = self._fetch(lane)
+                if slot is not None:
+                    return lane, slot
+            return NOT_YET
+
+        return Op(attempt, self._wait, f"an unroll in any of lanes {list(lanes)}")
+
+    def _fetch(self, lane: int) -> Slot | None:
+        taken = self._taken[lane]
+        if self._pushed[lane] == taken:
+            self._pushed[lane] = self._load(lane, PUSHED)
+        if self._pushed[lane] == taken:
+            return None
+        copies = self._copies.setdefault(lane, [Copy(self._record) for _ in range(self._depth)])
+        copy, (rank, offset) = copies[taken % self._depth], self._at[lane]
+        self._window.get(rank, offset + SLOTS + taken % self._depth * self._record.nbytes, copy.raw)
+        self._taken[lane] = taken + 1
+        self._store(lane, TAKEN, taken + 1)
+        return copy.views
+
+    def release(self, lane: int) -> None:
+        if self._released[lane] >= self._taken[lane]:
+            raise RuntimeError(f"lane {lane}: release without take")
+        self._released[lane] += 1
+        self._store(lane, RELEASED, self._released[lane])
+
+    def depth(self, lane: int) -> int:
+        return self._load(lane, PUSHED) - self._load(lane, TAKEN)
+
+    def pushed(self, lane: int) -> int:
+        return self._load(lane, PUSHED)
+
+
+class RmaBoard:
+    """The last versions, each between two copies of its number, hosted by the writer; a reader that meets it sees them differ."""
+
+    def __init__(self, spec: BoardSpec, window: RemoteWindow, at: Sequence[At], bell: Nap) -> None:
+        self._history, self._size = spec.history, spec.size
+        self._window, (self._rank, self._offset), self._wait = window, at[0], bell.wait
+        self._vectors = ALIGN * (1 + spec.history)  # the head, then a line with both numbers a version
+        self._stride = -(-4 * spec.size // ALIGN) * ALIGN
+        row = Record((Field("vector", (spec.size,), "float32"),))
+        self._rows = (
+            [window.views(row, self._vector_at(i))["vector"] for i in range(spec.history)]
+            if self._rank == window.rank
+            else []
+        )
+
+    @staticmethod
+    def parts(spec: BoardSpec, rank_of: RankOf) -> list[tuple[int, int]]:
+        return [(rank_of[spec.writer], ALIGN * (1 + spec.history) + spec.history * (4 * spec.size + ALIGN))]
+
+    def _vector_at(self, i: int) -> int:
+        return self._offset + self._vectors + i * self._stride
+
+    def _number_at(self, i: int, after: bool) -> int:
+        return self._offset + ALIGN * (1 + i) + 8 * after
+
+    def _newest(self) -> int:
+        return self._window.load(self._rank, self._offset) - 1
+
+    def publish(self, version: int, vector: np.ndarray) -> None:
+        newest, window, at = self._newest(), self._window, version % self._history
+        if version <= newest:
+            raise ValueError(f"version {version} is not newer than {newest}: versions only rise")
+        if vector.shape != (self._size,):
+            raise ValueError(f"a vector of shape {vector.shape}; this board holds ({self._size},)")
+        window.store(self._rank, self._number_at(at, after=False), version + 1)  # zero means never written
+        window.fence()
+        self._rows[at][...] = vector
+        window.fence()
+        window.store(self._rank, self._number_at(at, after=True), version + 1)
+        window.store(self._rank, self._offset, version + 1)
+
+    def read(self, version: int) -> Op[np.ndarray]:
+        def attempt() -> Any:
+            newest = self._newest()
+            if newest < version:
+                return NOT_YET
+            copy = self._copy(version)
+            if copy is None:
+                raise LookupError(f"version {version} is gone: the newest is {newest}, {self._history} are kept")
+            return copy
+
+        return Op(attempt, self._wait, f"version {version} of the weights")
+
+    def _copy(self, version: int) -> np.ndarray | None:
+        at, copy = version % self._history, np.empty(self._size, np.float32)
+        if self._window.load(self._rank, self._number_at(at, after=True)) != version + 1:
+            return None
+        self._window.get(self._rank, self._vector_at(at), copy)
+        return copy if self._window.load(self._rank, self._number_at(at, after=False)) == version + 1 else None
+
+    def latest(self) -> tuple[int, np.ndarray]:
+        while True:
+            version = self._newest()
+            if version < 0:
+                return -1, np.zeros(self._size, np.float32)
+            copy = self._copy(version)
+            if copy is not None:
+                return version, copy
+            self._wait(1.0)  # the writer went round the whole history meanwhile: let it finish
+
+
+class RmaGroup:
+    """Everybody's vectors by MPI's all-gather, then added up by each member in the order of their numbers.
+
+    Not MPI's own all-reduce: its order of summation may change with the size of the message and the number of ranks, and so the
+    bits; here they equal those of every other runtime.
+    """
+
+    def __init__(self, spec: GroupSpec, here: Ranks, rank_of: RankOf, bell: Nap) -> None:
+        self.members, self._size, self._wait = spec.members, spec.size, bell.wait
+        self._byte = here.mpi.BYTE
+        ranks = [rank_of[name] for name in spec.roles] if spec.roles else list(range(spec.members))
+        colour = 0 if here.rank in ranks else here.mpi.UNDEFINED
+        self._comm = here.world.Split(colour, ranks.index(here.rank) if here.rank in ranks else 0)
+        self._busy = False
+
+    def mean(self, member: int, vector: np.ndarray) -> Op[np.ndarray]:
+        if vector.ndim != 1 or vector.size > self._size:
+            raise ValueError(f"a vector of shape {vector.shape}; this group's have at most {self._size} numbers")
+        if self._busy:
+            raise RuntimeError(f"member {member} came twice to one round")
+        given = np.array(vector, np.float32)
+        rows = np.empty((self.members, given.size), np.float32)
+        request = self._comm.Iallgather([given, self._byte], [rows, self._byte])
+        self._busy = True
+        answer: list[np.ndarray] = []
+
+        def attempt() -> Any:
+            if not answer:
+                if not request.Test():
+                    return NOT_YET
+                self._busy = False
+                total = rows[0]
+                for other in range(1, self.members):
+                    total = total + rows[other]
+                answer.append(np.asarray(total / np.float32(self.members)))
+            return answer[0]
+
+        return Op(attempt, self._wait, "the other members of this round")
+
+
+HOSTED: dict[str, Any] = {"Stream": RmaStream, "Board": RmaBoard}
+RMA = frozenset({*HOSTED, "Group"})
+
+
+def rma_ports(specs: Mapping[str, PortSpec], here: Ranks, rank_of: RankOf) -> tuple[dict[str, Any], RemoteWindow]:
+    """The ports as this rank sees them, over one window. Collective: every rank makes them in the same order."""
+    used = [0] * here.size
+    at: dict[str, list[At]] = {}
+    for name, spec in specs.items():
+        at[name] = []
+        for rank, size in _made_by(spec).parts(spec, rank_of) if spec.kind in HOSTED else ():
+            at[name].append((rank, used[rank]))
+            used[rank] += -(-size // ALIGN) * ALIGN
+    window = RemoteWindow(here, used[here.rank])
+    bell = Nap(window.fence)
+    ports = {
+        name: RmaGroup(spec, here, rank_of, bell)
+        if isinstance(spec, GroupSpec)
+        else _made_by(spec)(spec, window, at[name], bell)
+        for name, spec in specs.items()
+    }
+    return ports, window
+
+
+def _made_by(spec: PortSpec) -> Any:
+    return RmaSharedStream if isinstance(spec, StreamSpec) and spec.shared else HOSTED[spec.kind]

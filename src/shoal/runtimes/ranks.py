@@ -1,0 +1,173 @@
+"""The ranks of an MPI job: how they meet, what they tell each other, and how they leave together.
+
+Rank 0 leads: it has the run, the folder and the terminal. Every other rank follows: it waits to be told which program to take
+part in, and leaves when told. Messages are small and typed; the program itself is cloudpickled from rank 0 to its own followers.
+
+MPI waits by spinning. With more ranks than cores that takes the core from whoever is waited for, so nothing here waits
+inside MPI for long: it tests, and sleeps briefly in between.
+"""
+
+from __future__ import annotations
+
+import atexit
+import ctypes
+import os
+import signal
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from functools import cache
+from typing import Any, NoReturn
+
+import msgspec
+import numpy as np
+
+from shoal.core.errors import BadInput
+from shoal.core.launched import launched
+
+MESSAGE = 1  # the tag of messages
+NAP = 2e-3  # seconds between two looks of a rank that has nothing to do
+EXIT = 3.0  # seconds that the libraries' own endings may take
+
+
+class Word(msgspec.Struct, frozen=True):
+    """One message. From rank 0: `run`, `stop`, `free`, `leave`. To it: `ready`, `beat`, `done`, `bug`, `env_broken`, or a fault."""
+
+    kind: str
+    detail: str = ""
+
+
+class Ranks:
+    """This process's place among all, and its mail. There is one a process: `ranks()`."""
+
+    def __init__(self, mpi: Any) -> None:
+        self.mpi = mpi
+        self.world = mpi.COMM_WORLD.Dup()  # what environments say on COMM_WORLD does not mix with ours
+        self.rank, self.size = int(self.world.rank), int(self.world.size)
+        self.node = self.world.Split_type(mpi.COMM_TYPE_SHARED)
+        self.one_node = bool(self.world.allreduce(self.node.size == self.size, op=mpi.LAND))
+        self.env_comm = mpi.COMM_SELF
+        self.lost = False  # a rank did not answer: no collective call can be trusted any more
+        self.dismissed = False  # the followers were told to leave
+        self._mail: deque[tuple[int, Word]] = deque()
+        self._sent: list[tuple[Any, bytes]] = []  # a buffer must live until its message is delivered
+
+    def tell(self, rank: int, word: Word) -> None:
+        """Send, without waiting for anybody to listen."""
+        data = msgspec.json.encode(word)
+        self._sent = [(request, kept) for request, kept in self._sent if not request.Test()]
+        self._sent.append((self.world.Isend([data, self.mpi.BYTE], rank, MESSAGE), data))
+
+    def tell_all(self, word: Word) -> None:
+        for rank in range(1, self.size):
+            self.tell(rank, word)
+
+    def mail(self) -> list[tuple[int, Word]]:
+        """(sender, message) of all that has come. Entering MPI also lets one-sided transfers of others make progress."""
+        status = self.mpi.Status()
+        while self.world.Iprobe(self.mpi.ANY_SOURCE, MESSAGE, status):
+            data = bytearray(status.Get_count(self.mpi.BYTE))
+            self.world.Recv([data, self.mpi.BYTE], status.source, MESSAGE)
+            self._mail.append((status.source, msgspec.json.decode(data, type=Word)))
+        found = list(self._mail)
+        self._mail.clear()
+        return found
+
+    def wait_for(self, kinds: tuple[str, ...]) -> Word:
+        """The next message of these kinds, from rank 0; what else comes meanwhile is out of date."""
+        while True:
+            for _, word in self.mail():
+                if word.kind in kinds:
+                    return word
+            time.sleep(NAP)
+
+    def share(self, data: bytes | None) -> bytes:
+        """The bytes of rank 0, on every rank."""
+        size = np.array([len(data or b"")], np.int64)
+        self.world.Bcast(size, root=0)
+        buffer = np.frombuffer(data, np.uint8).copy() if data is not None else np.empty(size[0], np.uint8)
+        self.world.Bcast(buffer, root=0)
+        return buffer.tobytes()
+
+
+def load_mpi() -> Any:
+    """mpi4py's MPI, which starts MPI in this process when it is first imported."""
+    try:
+        from mpi4py import MPI
+    except ImportError as error:
+        raise BadInput(f"--runtime mpi needs MPI: pip install 'shoal[mpi]' ({error})") from None
+    except RuntimeError as error:  # mpi4py is there, the library is not
+        raise BadInput(
+            f"--runtime mpi: mpi4py finds no MPI library: pip install 'shoal[mpi]' brings one ({error})"
+        ) from None
+    return MPI
+
+
+@cache
+def ranks() -> Ranks:
+    """This process among the ranks. The first call is collective: every rank makes it."""
+    mpi, told = load_mpi(), launched()
+    size = int(mpi.COMM_WORLD.size)
+    if size == 1 and told is None:
+        raise BadInput("--runtime mpi needs mpiexec -n N, one rank a role: mpiexec -n 3 shoal train ... --runtime mpi")
+    if told is not None and told.size != size:
+        raise BadInput(
+            f"mpiexec started {told.size} ranks, but mpi4py sees {size}: they belong to different MPI libraries;"
+            f" {mpi.get_vendor()[0]} is the one that mpi4py uses"
+        )
+    return Ranks(mpi)
+
+
+def joined() -> bool:
+    """Whether this process takes part in an MPI job as a rank of ours."""
+    return ranks.cache_info().currsize > 0
+
+
+def join(serve: Callable[[Ranks], None]) -> None:
+    """Become a rank. On rank 0 it returns; a follower serves until rank 0 leaves, and does not return."""
+    if joined():
+        return
+    here = ranks()
+    if here.rank == 0:
+        atexit.register(dismiss)
+        return
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)  # whoever sends it to everybody means rank 0, which decides
+    serve(here)
+    leave(0)
+
+
+def dismiss() -> None:
+    """Rank 0 lets the others go. Nothing happens the second time."""
+    here = ranks()
+    if here.rank == 0 and not here.dismissed and not here.lost:
+        here.dismissed = True
+        here.tell_all(Word("leave"))
+
+
+def leave(code: int) -> NoReturn:
+    """End this process as MPI asks: everybody finalises. Where somebody cannot, the job is aborted instead.
+
+    Not by way of Python's own ending, in which native threads have crashed; yet by way of the C library's, for there MPI takes
+    leave of its launcher.
+    """
+    here = ranks()
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except OSError:  # whoever read it is gone
+            code = code or 1
+    if here.lost:
+        here.mpi.COMM_WORLD.Abort(code)
+    dismiss()
+    here.mpi.Finalize()
+    threading.Thread(target=_insist, args=(code,), daemon=True).start()
+    ctypes.CDLL(None).exit(code)
+    os._exit(code)
+
+
+def _insist(code: int) -> None:
+    time.sleep(EXIT)
+    os._exit(code)
