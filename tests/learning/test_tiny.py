@@ -26,6 +26,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
         "reward_scale": 1.0,
     },
 }
+assert set(SETTINGS) == {name for name, entry in ALGOS.items() if not hasattr(entry, "topologies")}
 RUNTIME = {"dqn": "inline"}  # a replay is not part of what fused compiles
 
 
@@ -56,7 +57,7 @@ def learn(
     return float(mean)
 
 
-@pytest.mark.parametrize("algo", ALGOS)
+@pytest.mark.parametrize("algo", SETTINGS)
 @pytest.mark.parametrize("kind", PARTS)
 def test_identity(kind: str, algo: str, tmp_path: Path) -> None:
     if algo == "dqn" and kind != "Discrete":
@@ -65,12 +66,12 @@ def test_identity(kind: str, algo: str, tmp_path: Path) -> None:
     assert learn(Identity(kind), tmp_path, algo, steps, gamma=0.0) > 8 * 0.85
 
 
-@pytest.mark.parametrize("algo", ALGOS)
+@pytest.mark.parametrize("algo", SETTINGS)
 def test_bandit(algo: str, tmp_path: Path) -> None:
     assert learn(Bandit(), tmp_path, algo, 60_000) > 0.85
 
 
-@pytest.mark.parametrize("algo", ALGOS)
+@pytest.mark.parametrize("algo", SETTINGS)
 def test_chain_needs_to_look_ahead(algo: str, tmp_path: Path) -> None:
     assert learn(Chain(), tmp_path, algo, 60_000, gamma=0.98) > 4.5
 

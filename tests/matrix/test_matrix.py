@@ -17,18 +17,25 @@ from shoal.topologies import TOPOLOGIES
 
 UPDATES, T, B = 3, 8, 4
 UNSUPPORTED = {
+    ("dyna", "fused"): r"--actors is 1: topology 'dyna' needs at least 2, one that acts and one that plans",
     ("ga3c", "fused"): r"needs the port Board, Call, Stream, which runtime 'fused' does not provide",
     ("seed", "fused"): r"needs the port Board, Call, Stream, which runtime 'fused' does not provide",
     ("shared_params", "fused"): r"needs the port Roster, Stream, Table, which runtime 'fused' does not provide",
     ("sync", "fused"): r"needs the port Board, Stream, which runtime 'fused' does not provide",
 }
 APART = {"ga3c": UPDATES, "seed": 2, "shared_params": 2 * UPDATES}  # {topology: the largest lag that can be}
+CARRIES = {"dyna": "dyna_q", "ga3c": "a2c"}  # {topology: an algorithm that it takes}, where that is not ppo
 ONE_GRADIENT = ("a2c", "reinforce")  # a batch: what ga3c takes
 OWN: dict[str, dict[str, Any]] = {
     "ppo": {"batch_size": 16, "epochs": 2},
     "dqn": {"batch_size": 16, "warmup": 20, "capacity": 100, "replay": "prioritized", "n_step": 3},
+    "dyna_q": {"batch_size": 16, "warmup": 20, "capacity": 100, "starts": 8, "horizon": 3, "model_hidden": (8,)},
 }
 CELLS = list(product(TOPOLOGIES, RUNTIMES))
+
+
+def fits(algo: str, topology: str) -> bool:
+    return topology in getattr(ALGOS[algo], "topologies", TOPOLOGIES) and (topology != "dyna" or algo == "dyna_q")
 
 
 def train(out: Path, topology: str, runtime: str, algo: str = "ppo", **settings: Any) -> shoal.Run:
@@ -54,10 +61,11 @@ def train(out: Path, topology: str, runtime: str, algo: str = "ppo", **settings:
 
 def check(run: shoal.Run) -> None:
     summary = run.summary
-    each = summary["actors"] if summary["topology"] == "shared_params" else 1  # there every worker updates by itself
+    # Where every worker updates by itself, or one actor alone makes the steps of all.
+    each = summary["actors"] if summary["topology"] in ("dyna", "shared_params") else 1
     assert summary["updates"] == UPDATES * each
     assert summary["env_steps"] == UPDATES * T * B * summary["actors"]
-    overlapped = summary["topology"] == "sync" and RUNTIMES[summary["runtime"]].overlaps
+    overlapped = summary["topology"] in ("dyna", "sync") and RUNTIMES[summary["runtime"]].overlaps
     if summary["topology"] in APART:  # what acts is not in step with what learns
         assert 0 <= summary["lag_mean"] <= summary["lag_max"] <= APART[summary["topology"]]
     else:
@@ -72,17 +80,17 @@ def check(run: shoal.Run) -> None:
 def test_topology_on_runtime(topology: str, runtime: str, tmp_path: Path) -> None:
     if runtime != "fused":
         pytest.importorskip("envpool")
-    check(train(tmp_path, topology, runtime, "a2c" if topology == "ga3c" else "ppo"))
+    check(train(tmp_path, topology, runtime, CARRIES.get(topology, "ppo")))
 
 
 @pytest.mark.parametrize(("topology", "runtime"), UNSUPPORTED)
 def test_what_does_not_fit_is_refused_before_anything_starts(topology: str, runtime: str, tmp_path: Path) -> None:
     with pytest.raises(BadInput, match=UNSUPPORTED[topology, runtime]):
-        train(tmp_path, topology, runtime, "a2c" if topology == "ga3c" else "ppo")
+        train(tmp_path, topology, runtime, CARRIES.get(topology, "ppo"))
     assert not (tmp_path / "run").exists(), "the same folder can be named again"
 
 
-@pytest.mark.parametrize("algo", ALGOS)
+@pytest.mark.parametrize("algo", [algo for algo in ALGOS if fits(algo, "sequential")])
 def test_algorithm_sequentially(algo: str, tmp_path: Path) -> None:
     check(train(tmp_path, "sequential", "inline", algo, backend="jax"))
 
@@ -91,6 +99,19 @@ def test_algorithm_sequentially(algo: str, tmp_path: Path) -> None:
 def test_a_replay_behind_actors_that_run_at_the_same_time(topology: str, runtime: str, tmp_path: Path) -> None:
     pytest.importorskip("envpool")
     check(train(tmp_path, topology, runtime, "dqn"))
+
+
+@pytest.mark.parametrize(
+    ("algo", "topology", "told"),
+    [
+        ("dyna_q", "sync", "algorithm 'dyna_q' does not fit topology 'sync'; it fits dyna"),
+        ("dqn", "dyna", "topology 'dyna' plans with a world model, which dyna_q alone has"),
+    ],
+)
+def test_an_algorithm_that_does_not_fit_a_topology(algo: str, topology: str, told: str, tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match=told):
+        train(tmp_path, topology, "inline", algo, backend="jax")
+    assert not (tmp_path / "run").exists()
 
 
 def test_fused_has_no_replay(tmp_path: Path) -> None:
@@ -106,6 +127,7 @@ def test_fused_has_no_replay(tmp_path: Path) -> None:
         (algo, *cell)
         for algo, cell in product(ALGOS, CELLS)
         if cell not in UNSUPPORTED
+        and fits(algo, cell[0])
         and (cell[0] != "ga3c" or algo in ONE_GRADIENT)
         and (algo, cell[1]) != ("dqn", "fused")
     ],

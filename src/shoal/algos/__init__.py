@@ -10,12 +10,14 @@ from typing import Any
 
 from shoal.algos.a2c import A2C
 from shoal.algos.dqn import DQN
+from shoal.algos.dyna_q import DynaQ
 from shoal.algos.ppo import PPO
 from shoal.algos.reinforce import Reinforce
 
 ALGOS: dict[str, type[Any]] = {
     "a2c": A2C,
     "dqn": DQN,
+    "dyna_q": DynaQ,
     "ppo": PPO,
     "reinforce": Reinforce,
 }

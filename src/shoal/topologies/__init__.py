@@ -7,6 +7,7 @@ May import: roles, core. A topology turns `Parts` into a `Program`; it knows no 
 from __future__ import annotations
 
 from shoal.topologies.actor_learner import ActorLearnerTopology
+from shoal.topologies.dyna import DynaTopology
 from shoal.topologies.ga3c import Ga3cTopology
 from shoal.topologies.seed import SeedTopology
 from shoal.topologies.sequential import SequentialTopology
@@ -16,6 +17,7 @@ from shoal.topologies.topology import Topology
 
 TOPOLOGIES: dict[str, type[Topology]] = {
     "actor_learner": ActorLearnerTopology,
+    "dyna": DynaTopology,
     "ga3c": Ga3cTopology,
     "seed": SeedTopology,
     "sequential": SequentialTopology,

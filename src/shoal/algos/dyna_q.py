@@ -1,0 +1,284 @@
+"""Deep Dyna-Q: DQN that also learns from what a world model imagines.
+
+Sutton 1990, "Integrated architectures for learning, planning, and reacting"; prioritized sweeping: Moore and Atkeson 1993;
+short branches from real states: Janner et al. 2019, https://arxiv.org/abs/1906.08253; the bonus for what the model knows
+least: that of Dyna-Q+ (Sutton and Barto 2018, section 8.3), with disagreement for the time since a visit. Deviations: the
+model is an ensemble of nets; a neural model has no predecessors to sweep back to, so sweeping orders where imagination
+starts and what is learnt of it by the size of the error.
+
+Real experience is DQN's own and goes its way alone. What is imagined consists of single steps, with a mask of its own.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, ClassVar, NamedTuple, final
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from shoal.algos.dqn import DQN, DQNConfig, QNet
+from shoal.core.algorithm import (
+    ActorState,
+    Drawn,
+    Feedback,
+    Kept,
+    LearnerState,
+    Minibatches,
+    Optimiser,
+    Params,
+    Replay,
+    Task,
+)
+from shoal.core.config import Fraction, NonNegativeFloat, Positive, PositiveFloat
+from shoal.core.errors import BadInput
+from shoal.core.trajectory import Array, Trajectory, Transitions
+from shoal.nets import world_model
+from shoal.nets.q_network import count_actions
+from shoal.nets.world_model import ModelErrors, Scales, WorldModel
+from shoal.ops import q_learning, statistics
+
+CANDIDATES = 4  # real states that are looked at for each one from which imagination starts
+FAR = 8.0  # standard deviations from the mean: where nothing real has been, imagination ends
+
+
+@dataclass(frozen=True, kw_only=True)
+class DynaQConfig(DQNConfig):
+    """DQN and a world model."""
+
+    ratio: NonNegativeFloat = 2.0
+    """gradients on imagined experience for each on real; with `adapt` the most"""
+    adapt: bool = True
+    """let the ratio fall with the model's error on held-out experience"""
+    tolerance: PositiveFloat = 0.5
+    """adapt: the error at which nothing imagined is learnt; 1 is no better than guessing the mean"""
+    horizon: Positive = 5
+    """steps that are imagined from a real state, at most"""
+    starts: Positive = 128
+    """real states from which one round of imagination starts"""
+    sweeping: bool = True
+    """prioritized sweeping: start where, and learn of what, the values err most"""
+    bonus: NonNegativeFloat = 0.1
+    """explorers: reward for going where the model's members disagree by one deviation"""
+    imagined: Positive = 20_000
+    """imagined rows that are kept"""
+    model_hidden: tuple[Positive, ...] = (64, 64)
+    """widths of the model's dense layers"""
+    members: Positive = 3
+    """nets of the ensemble"""
+    model_rate: PositiveFloat = 1e-3
+    """step size of the model's Adam"""
+    model_batch: Positive = 128
+    """real rows a gradient of each member"""
+    model_gradients: Positive = 32
+    """gradients of the model before each round of imagination"""
+    holdout: Fraction = 0.1
+    """share of the real rows that the model never sees, and is judged by"""
+
+
+class Imagined(NamedTuple):
+    """Rows in the order [H, N], and which of them count."""
+
+    rows: Transitions
+    valid: Array
+    disagreement: Array  # [] the mean over what counts
+
+
+@final
+@dataclass(frozen=True)
+class DynaQ:
+    config: DynaQConfig
+    task: Task
+    net: QNet
+
+    Config: ClassVar[type[Any]] = DynaQConfig
+    net_name: ClassVar[str] = "q_network"
+    topology: ClassVar[str] = "dyna"
+    topologies: ClassVar[tuple[str, ...]] = ("dyna",)  # elsewhere nobody would imagine anything
+    about: ClassVar[str] = "DQN that also learns from what a world model imagines"
+
+    def __post_init__(self) -> None:
+        config, obs = self.config, self.task.spec.obs
+        if obs.is_image:
+            raise BadInput(
+                f"{self.task.spec.name}: its observations are images; dyna_q's world model takes vectors: use dqn"
+            )
+        if config.n_step != 1:
+            raise BadInput(
+                f"--algo.n-step is {config.n_step}: the world model learns single steps, so only 1 for dyna_q"
+            )
+        if not config.model_hidden:
+            raise BadInput("--algo.model-hidden is empty: the world model needs at least one layer")
+        if not 0.0 < config.holdout <= 0.5:
+            raise BadInput(f"--algo.holdout is {config.holdout:g}: expected more than 0 and at most 0.5")
+        count_actions(self.task.spec)
+        _ = self.dqn  # what DQN refuses is refused here
+
+    @cached_property
+    def dqn(self) -> DQN:
+        return DQN(self.config, self.task, self.net)
+
+    @cached_property
+    def model(self) -> WorldModel:
+        spec = self.task.spec
+        return WorldModel(spec.obs.shape[0], count_actions(spec), self.config.model_hidden, self.config.members)
+
+    # What DQN does, it does here too.
+
+    @property
+    def experience(self) -> Replay:
+        return self.dqn.experience
+
+    @property
+    def minibatches(self) -> Minibatches:
+        return self.dqn.minibatches
+
+    @property
+    def optimiser(self) -> Optimiser:
+        return self.dqn.optimiser
+
+    def rate(self, state: LearnerState) -> Array:
+        return self.dqn.rate(state)
+
+    def actor_state(self, state: LearnerState) -> ActorState:
+        return self.dqn.actor_state(state)
+
+    def initial_carry(self, envs: int) -> dict[str, Array]:
+        return self.dqn.initial_carry(envs)
+
+    def act(
+        self, actor: ActorState, obs: Array, carry: dict[str, Array], first: Array, key: Array, explore: Array
+    ) -> tuple[Array, dict[str, Array], dict[str, Array]]:
+        return self.dqn.act(actor, obs, carry, first, key, explore)
+
+    def gradients(self, state: LearnerState, minibatch: Drawn, key: Array) -> tuple[Params, Feedback]:
+        return self.dqn.gradients(state, minibatch, key)
+
+    def settle(self, state: LearnerState, params: Params) -> LearnerState:
+        return self.dqn.settle(state, params)
+
+    # The model.
+
+    def init(self, key: Array) -> LearnerState:
+        """DQN's, and beside the target network the model and the statistics of real experience."""
+        state, n = self.dqn.init(key), self.model.inputs
+        seen = {
+            name: statistics.empty_moments(shape) for name, shape in (("obs", (n,)), ("change", (n,)), ("reward", ()))
+        }
+        return state._replace(extra={**state.extra, "model": self.model.init(jax.random.fold_in(key, 1)), "seen": seen})
+
+    def prepare(
+        self, state: LearnerState, acted: ActorState | None, trajectory: Trajectory, key: Array
+    ) -> tuple[LearnerState, Kept]:
+        state, kept = self.dqn.prepare(state, acted, trajectory, key)
+        rows, seen = kept.rows, state.extra["seen"]
+        new = {"obs": rows.obs, "change": rows.next_obs - rows.obs, "reward": rows.reward}
+        seen = {name: statistics.update_moments(seen[name], x, kept.valid) for name, x in new.items()}
+        return state._replace(extra={**state.extra, "seen": seen}), kept
+
+    def scales(self, state: LearnerState) -> Scales:
+        """The model's units, from all real experience so far."""
+        seen = state.extra["seen"]
+        pairs = [(seen[name].mean, statistics.std(seen[name]) + 1e-6) for name in ("obs", "change", "reward")]
+        return Scales(*(part for pair in pairs for part in pair))
+
+    @property
+    def model_optimiser(self) -> Optimiser:
+        made: Optimiser = optax.scale_by_adam()
+        return made
+
+    def train_model(self, params: Params, moments: Any, scales: Scales, rows: Transitions) -> tuple[Params, Any, Array]:
+        """A gradient after another on rows [steps, members, batch, ...]: (params, moments, mean loss)."""
+
+        def loss(params: Params, part: Transitions) -> Array:
+            told = self.model.predict_own(params, scales, part.obs, part.action)
+            return self._errors(told, scales, part).total
+
+        def one(carry: tuple[Params, Any], part: Transitions) -> tuple[tuple[Params, Any], Array]:
+            params, moments = carry
+            value, grads = jax.value_and_grad(loss)(params, part)
+            updates, moments = self.model_optimiser.update(grads, moments, params)
+            return (jax.tree.map(lambda p, u: p - self.config.model_rate * u, params, updates), moments), value
+
+        (params, moments), losses = jax.lax.scan(one, (params, moments), rows)
+        return params, moments, losses.mean()
+
+    def model_errors(self, params: Params, scales: Scales, rows: Transitions) -> ModelErrors:
+        """On rows [N, ...] that the model has not seen."""
+        return self._errors(self.model.predict(params, scales, rows.obs, rows.action), scales, rows)
+
+    def _errors(self, told: Any, scales: Scales, rows: Transitions) -> ModelErrors:
+        return world_model.errors(told, scales, rows.obs, rows.next_obs, rows.reward, rows.discount == 0.0)
+
+    def share(self, error: Array | float) -> float:
+        """Of the ratio that is used while the model errs so much."""
+        return max(0.0, 1.0 - float(error) / self.config.tolerance) if self.config.adapt else 1.0
+
+    def imagine(
+        self, params: Params, scales: Scales, actor: ActorState, candidates: Transitions, key: Array, explorer: bool
+    ) -> Imagined:
+        """Branches of up to `horizon` steps from `starts` of the candidates [C, ...], which are real rows.
+
+        Actions are those of the epsilon-greedy policy; an explorer's are those that the model knows least about.
+        """
+        choose_key, member_key, act_key = jax.random.split(key, 3)
+        obs = self._begin(params, scales, actor, candidates, choose_key, explorer)
+        n = obs.shape[0]
+        member = jax.random.randint(member_key, (n,), 0, self.model.members)  # a branch follows one member's beliefs
+
+        def step(carry: tuple[Array, Array], key: Array) -> tuple[tuple[Array, Array], Any]:
+            obs, alive = carry
+            if explorer:
+                action = self._least_known(params, scales, obs)
+            else:
+                action = self.act(actor, obs, {}, jnp.zeros(n, bool), key, jnp.ones(n))[0]
+            told = self.model.predict(params, scales, obs, action)
+            apart = world_model.disagreement(told)
+            following = world_model.step_of(told, scales, obs, member)
+            reward = following.reward + (self.config.bonus * apart if explorer else 0.0)
+            discount = self.config.gamma * (1.0 - following.done.astype(jnp.float32))
+            far = jnp.abs((following.obs - scales.obs_mean) / scales.obs_std).max(-1) > FAR
+            valid = alive & ~far & jnp.isfinite(reward)
+            row = Transitions(obs, action, reward.astype(jnp.float32), discount, following.obs)
+            # A branch that has ended stands still, so that nothing grows beyond all bounds behind the mask.
+            obs = jnp.where(valid[:, None], following.obs, obs)
+            return (obs, valid & ~following.done), (row, valid, apart)
+
+        keys = jax.random.split(act_key, self.config.horizon)
+        _, (rows, valid, apart) = jax.lax.scan(step, (obs, jnp.ones(n, bool)), keys)
+        mean = jnp.sum(jnp.where(valid, apart, 0.0)) / jnp.maximum(valid.sum(), 1)
+        return Imagined(rows, valid, mean)
+
+    def _begin(
+        self, params: Params, scales: Scales, actor: ActorState, candidates: Transitions, key: Array, explorer: bool
+    ) -> Array:
+        """Of the candidates, where imagination starts: in proportion to their weight, none twice (Gumbel's trick)."""
+        count = candidates.obs.shape[0]
+        if explorer:
+            weight = world_model.disagreement(self.model.predict(params, scales, candidates.obs, candidates.action))
+        elif self.config.sweeping:
+            weight = jnp.abs(self._td(actor, candidates)) ** self.config.alpha
+        else:
+            weight = jnp.ones(count)
+        gumbel = jax.random.gumbel(key, (count,))
+        _, chosen = jax.lax.top_k(jnp.log(weight + 1e-6) + gumbel, min(self.config.starts, count))
+        return candidates.obs[chosen]
+
+    def _td(self, actor: ActorState, rows: Transitions) -> Array:
+        """Errors by the acting weights alone: planners have no target network."""
+
+        def q(obs: Array) -> Array:
+            return self.net.q(actor.params, self.dqn.seen(actor.obs_mean, actor.obs_scale, obs))
+
+        q_t = q(rows.next_obs)
+        return q_learning.td_error(q(rows.obs), rows.action, rows.reward, rows.discount, q_t, q_t)
+
+    def _least_known(self, params: Params, scales: Scales, obs: Array) -> Array:
+        """The action of which the members disagree most, at each of obs [N, n]."""
+        every = jnp.arange(self.model.actions)
+        grid = jnp.broadcast_to(every[:, None], (self.model.actions, obs.shape[0]))
+        told = self.model.predict(params, scales, jnp.broadcast_to(obs, (*grid.shape, obs.shape[-1])), grid)
+        action = jnp.argmax(world_model.disagreement(told), axis=0)
+        return action.astype(self.task.spec.action.dtype)

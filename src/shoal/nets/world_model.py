@@ -1,0 +1,133 @@
+"""A learnt environment: what follows an action, by several nets that began differently.
+
+Each member of the ensemble is an MLP (s, one-hot a) -> (change of s, reward, logit of the end). All of it is in normalised units,
+so that one learning rate serves every environment and an error of 1 means: no better than the mean. Where members disagree, nobody
+has seen enough.
+
+Params: those of one member (`{"trunk": {"hidden0", ...}, "head"}`) with a first axis of members.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from shoal.core.algorithm import Params
+from shoal.core.trajectory import Array
+from shoal.nets.initial import realise
+from shoal.nets.mlp import dense, mlp, plan_dense, plan_mlp
+
+HEAD_GAIN = 0.01  # the first prediction: all stays as it is
+
+
+class Scales(NamedTuple):
+    """Where real experience lies, and how far it spreads: the units of the model."""
+
+    obs_mean: Array  # [n]
+    obs_std: Array
+    change_mean: Array  # [n]
+    change_std: Array
+    reward_mean: Array  # []
+    reward_std: Array
+
+
+class Prediction(NamedTuple):
+    """In normalised units; K members."""
+
+    change: Array  # [K, ..., n]
+    reward: Array  # [K, ...]
+    logit: Array  # [K, ...] of the episode's end
+
+
+class Step(NamedTuple):
+    """In the environment's own units."""
+
+    obs: Array  # [..., n] what follows
+    reward: Array  # [...]
+    done: Array  # [...] bool
+
+
+@dataclass(frozen=True)
+class WorldModel:
+    """Hashable: two equal ones compile once."""
+
+    inputs: int  # n, the width of an observation
+    actions: int
+    hidden: tuple[int, ...]
+    members: int  # K
+
+    def init(self, key: Array) -> Params:
+        plan = {
+            "trunk": plan_mlp(self.inputs + self.actions, self.hidden),
+            "head": plan_dense(self.hidden[-1], self.inputs + 2, HEAD_GAIN),
+        }
+        params: Params = jax.vmap(lambda k: realise(plan, k))(jax.random.split(key, self.members))
+        return params
+
+    def predict(self, params: Params, scales: Scales, obs: Array, action: Array) -> Prediction:
+        """What every member says of obs [..., n] and action [...]."""
+        return self._all(params, self._seen(scales, obs, action), member_inputs=False)
+
+    def predict_own(self, params: Params, scales: Scales, obs: Array, action: Array) -> Prediction:
+        """What each member says of its own rows: obs [K, ..., n], action [K, ...]."""
+        return self._all(params, self._seen(scales, obs, action), member_inputs=True)
+
+    def _seen(self, scales: Scales, obs: Array, action: Array) -> Array:
+        assert obs.shape[-1] == self.inputs and obs.shape[:-1] == action.shape, (obs.shape, action.shape)
+        normal = jnp.clip((obs - scales.obs_mean) / scales.obs_std, -10.0, 10.0)
+        return jnp.concatenate([normal, jax.nn.one_hot(action.astype(jnp.int32), self.actions)], -1)
+
+    def _all(self, params: Params, x: Array, member_inputs: bool) -> Prediction:
+        def one(own: Params, x: Array) -> Array:
+            return dense(own["head"], mlp(own["trunk"], x, len(self.hidden), "relu"))
+
+        out = jax.vmap(one, in_axes=(0, 0 if member_inputs else None))(params, x)
+        return Prediction(out[..., : self.inputs], out[..., -2], out[..., -1])
+
+
+def step_of(prediction: Prediction, scales: Scales, obs: Array, member: Array) -> Step:
+    """What follows obs [N, n], each row as its `member` [N] says. Below even odds, the episode goes on."""
+
+    def own(x: Array) -> Array:  # [K, N, ...] -> [N, ...]
+        return x[member, jnp.arange(x.shape[1])]
+
+    change = own(prediction.change) * scales.change_std + scales.change_mean
+    reward = own(prediction.reward) * scales.reward_std + scales.reward_mean
+    return Step(obs + change, reward, own(prediction.logit) > 0.0)
+
+
+def disagreement(prediction: Prediction) -> Array:
+    """[...] how far the members' predictions of the next state lie apart: their deviation, the mean over its entries."""
+    return jnp.std(prediction.change, axis=0).mean(-1)
+
+
+class ModelErrors(NamedTuple):
+    """Means over rows and members. 1 is what predicting the mean would give for state and reward."""
+
+    state: Array  # squared error of the change
+    reward: Array  # squared error
+    done: Array  # binary cross-entropy
+
+    @property
+    def total(self) -> Array:
+        return self.state + self.reward + self.done
+
+
+def errors(
+    prediction: Prediction, scales: Scales, obs: Array, next_obs: Array, reward: Array, done: Array
+) -> ModelErrors:
+    """Of predictions [K, ..., ] against what really followed: MSE, MSE, BCE."""
+    change = (next_obs - obs - scales.change_mean) / scales.change_std
+    # A jump that happens once in a thousand steps must not outweigh all of them.
+    target = jnp.clip(change, -10.0, 10.0)
+    earned = jnp.clip((reward - scales.reward_mean) / scales.reward_std, -10.0, 10.0)
+    ended = jnp.asarray(done, jnp.float32)
+    cross = jax.nn.softplus(prediction.logit) - ended * prediction.logit
+    return ModelErrors(
+        jnp.mean(jnp.square(prediction.change - target)),
+        jnp.mean(jnp.square(prediction.reward - earned)),
+        jnp.mean(cross),
+    )

@@ -1,0 +1,200 @@
+"""Who learns from both: real unrolls as DQN does, and between them what the planners imagined, at a controlled ratio.
+
+Real rows lie in a pool that the planners read; imagined rows in a memory of the learner's own. Neither ever sees the other's, and
+steps and episodes are counted from real unrolls alone.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from shoal.algos.dyna_q import DynaQ
+from shoal.core.algorithm import ActorState, Drawn, LearnerState
+from shoal.core.keys import LEARNING, PLANNING, key_data
+from shoal.core.ports import Board, Pool, Slot, Stream, Table
+from shoal.core.program import Context, Ports, Report, Steps
+from shoal.core.trajectory import Trajectory, Transitions
+from shoal.core.weights import to_vector
+from shoal.replay import Rings, make_sampler
+from shoal.roles.compiled import metric_name
+from shoal.roles.learner import Trainer
+from shoal.roles.parts import Parts
+from shoal.roles.planner import TOLD, model_layout
+from shoal.roles.replaying import Batch, Replaying, ReplayUpdate, compiled_replay, gradients_a_call, row_record
+
+
+class ImaginedMemory:
+    """The newest imagined rows. With sweeping they are drawn in proportion to their error, and new ones first."""
+
+    def __init__(self, parts: Parts, algorithm: DynaQ) -> None:
+        config = algorithm.config
+        kind: Any = "prioritized" if config.sweeping else "uniform"
+        self._replay = algorithm.experience._replace(kind=kind, sampler="seeded", capacity=config.imagined)
+        self._seed, self._sweeping = parts.seed, config.sweeping
+        self._rows = Rings.over(Rings.record(row_record(parts), 1, config.imagined).empty())
+        self._sampler = make_sampler(self._replay, 1, config.imagined)
+
+    def insert(self, slot: Slot) -> int:
+        """Keep what counts of a planner's block; how many rows that were."""
+        valid, first = slot["valid"], int(self._rows.counts()[0])
+        kept = {name: slot[f"rows/{name}"][valid] for name in Transitions._fields}
+        self._rows.write(0, kept)
+        new = np.arange(first, first + int(valid.sum()))[-self._rows.slots :]
+        self._sampler.note(new % self._rows.slots)
+        return int(valid.sum())
+
+    def size(self) -> int:
+        return int(self._rows.sizes()[0])
+
+    def ready(self) -> bool:
+        return self.size() >= self._replay.batch
+
+    def sample(self, count: int, version: int, call: int) -> Batch:
+        path = (PLANNING, LEARNING, version, call)
+        rng = np.random.default_rng(np.random.SeedSequence(self._seed, spawn_key=path))
+        # Which imagined rows are learnt from is a choice, not a sample to be put right: no importance weights.
+        picked = self._sampler.draw(rng, self._rows.sizes(), count, self._replay.batch, 0.0)
+        rows, _ = self._rows.read(picked.indices, self._rows.counts())
+        return Batch(Drawn(Transitions(**rows), np.ones_like(picked.weights)), picked.indices)
+
+    def feedback(self, indices: np.ndarray, td: np.ndarray) -> None:
+        if self._sweeping:
+            self._sampler.feedback(indices, td)
+
+
+class DynaUpdate:
+    """A real round, then the imagined gradients that it has earned: `ratio` for each real one, less where the model errs."""
+
+    def __init__(self, parts: Parts, algorithm: DynaQ, ports: Ports) -> None:
+        self._parts, self._algorithm = parts, algorithm
+        self._pool: Pool = ports["real"]
+        self._blocks: Stream = ports["imagined"]
+        if "real" in parts.snapshots:
+            self._pool.restore(parts.snapshots["real"])
+        self._real = ReplayUpdate(parts, Replaying(parts, pool=self._pool))
+        self.imagined = ImaginedMemory(parts, algorithm)
+        self._learn = compiled_replay(parts.algorithm).learn
+        self._count = gradients_a_call(parts)
+        self._owed = 0.0
+        self._told: dict[str, float] = {}  # the newest word of the planners
+        self._gradients = 0
+
+    def compile(self, state: LearnerState, acted: Any, lanes: int) -> None:
+        self._real.compile(state, acted, lanes)
+        shape = (self._count, self._algorithm.config.batch_size)
+        rows = {f.name: np.zeros((*shape, *f.shape), f.dtype) for f in row_record(self._parts).fields}
+        drawn = Drawn(Transitions(**rows), np.ones(shape, np.float32))
+        self._learn = self._learn.lower(state, drawn, key_data(0)).compile()
+
+    def __call__(
+        self, state: LearnerState, acted: Any, trajectories: Sequence[Trajectory], version: int, progress: float
+    ) -> tuple[LearnerState, ActorState, dict[str, float]]:
+        before = int(state.step)
+        state, actor, metrics = self._real(state, acted, trajectories, version, progress)
+        rows = self._take_in()
+        ratio = self._ratio()
+        self._owed += (int(state.step) - before) * ratio
+        calls = int(self._owed // self._count) if self.imagined.ready() else 0
+        self._owed -= calls * self._count
+        if not self.imagined.ready():
+            self._owed = 0.0  # nothing to learn from: what was missed is not made up for in one rush
+        losses: dict[str, float] = {}
+        for call in range(calls):
+            batch = self.imagined.sample(self._count, version, call)
+            key = key_data(self._parts.seed, PLANNING, LEARNING, version, call)
+            state, actor, told, errors = self._learn(state, batch.drawn, key)
+            self.imagined.feedback(batch.indices, np.asarray(errors))
+            losses = {metric_name(name): float(value) for name, value in told.items()}
+        self._gradients += calls * self._count
+        error = {"model/error": self.error} if self._told else {}
+        imagined = {
+            "imagined/ratio": ratio,
+            "imagined/rows": float(rows),
+            "imagined/gradients": float(self._gradients),
+            **({"imagined/td": losses["loss/td"]} if losses else {}),
+        }
+        return state, actor, {**metrics, **self._told, **error, **imagined}
+
+    @property
+    def error(self) -> float:
+        """The model's, on held-out real rows: of the change, the reward and the end together."""
+        return sum(self._told[name] for name in TOLD[:3])
+
+    def _ratio(self) -> float:
+        if not self._told:
+            return 0.0
+        return self._algorithm.config.ratio * self._algorithm.share(self.error)
+
+    def _take_in(self) -> int:
+        """All blocks that are there; nobody waits for one. How many rows counted."""
+        rows, words = 0, []
+        while (taken := self._blocks.take_any(range(self._blocks.lanes)).now()) is not None:
+            lane, slot = taken
+            rows += self.imagined.insert(slot)
+            words.append(slot["told"].copy())
+            self._blocks.release(lane)
+        spoken = [word for word in words if not np.isnan(word).any()]
+        if spoken:
+            self._told = dict(zip(TOLD, np.mean(spoken, axis=0).tolist(), strict=True))
+        return rows
+
+    def snapshots(self) -> dict[str, dict[str, np.ndarray]]:
+        return {**self._real.snapshots(), "real": self._pool.snapshot()}
+
+
+class DynaLearner:
+    """The learner of one real actor and its planners."""
+
+    def __init__(
+        self, parts: Parts, algorithm: DynaQ, schedule: Callable[[int], int], ports: Ports, context: Context
+    ) -> None:
+        self._parts, self._algorithm, self._schedule = parts, algorithm, schedule
+        self._board: Board = ports["weights"]
+        self._scales: Board = ports["scales"]
+        self._model: Table = ports["model"]
+        self._stream: Stream = ports["unrolls"]
+        self.trainer = Trainer(parts, DynaUpdate(parts, algorithm, ports))
+        self._model.put(to_vector(self.trainer.state.extra["model"]))
+
+    def run(self) -> Steps:
+        trainer = self.trainer
+        acted = {trainer.version: trainer.actor}
+        trainer.compile(trainer.actor)
+        self._publish()
+        while True:
+            asked = time.monotonic()
+            slot = yield from self._stream.take(0)
+            waited = time.monotonic() - asked
+            needed = self._schedule(trainer.version)
+            acted = {version: actor for version, actor in acted.items() if version >= needed}
+            report = trainer.learn([slot], acted[needed], waited)
+            self._stream.release(0)
+            acted[trainer.version] = trainer.actor
+            published = time.monotonic()
+            self._publish()
+            self._take_over_model()
+            times = {"time/broadcast": time.monotonic() - published, "queue/depth": float(self._stream.depth(0))}
+            yield Report(**{**vars(report), "metrics": {**report.metrics, **times}, "state": trainer.state})
+
+    def _publish(self) -> None:
+        """Scales first: whoever sees the weights finds the units that belong to the rows behind them."""
+        trainer = self.trainer
+        self._scales.publish(trainer.version, to_vector(self._algorithm.scales(trainer.state)))
+        self._board.publish(trainer.version, to_vector(trainer.actor))
+
+    def _take_over_model(self) -> None:
+        """The planners' model as it stands, into the state: that is what a checkpoint keeps."""
+        model = jax.device_put(model_layout(self._algorithm).tree(self._model.pull()[1]))
+        state = self.trainer.state
+        self.trainer.state = state._replace(extra={**state.extra, "model": model})
+
+    def snapshots(self) -> dict[str, dict[str, np.ndarray]]:
+        return self.trainer.snapshots()
+
+    def close(self) -> None:
+        return None

@@ -1,0 +1,177 @@
+"""Who plans: trains the shared world model on real rows, and imagines what might follow them.
+
+A planner waits for one thing alone, a free slot for what it imagines. So the learner paces it: what is not taken is not made.
+"""
+
+from __future__ import annotations
+
+import time
+from functools import cache, partial
+from itertools import count
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import jax
+import numpy as np
+
+from shoal.algos.dyna_q import CANDIDATES, DynaQ
+from shoal.core.keys import PLANNING, key_data
+from shoal.core.ports import Board, Pool, Slot, Stream, Table
+from shoal.core.program import Context, Ports, Steps
+from shoal.core.record import Field, Record
+from shoal.core.trajectory import Array, Transitions
+from shoal.core.weights import Layout, layout_of, to_vector
+from shoal.nets.world_model import Scales
+from shoal.roles.parts import Parts
+from shoal.roles.replaying import row_record
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
+
+JUDGES = 512  # held-out rows that one validation looks at
+# What a planner says with each block; the model's errors first.
+TOLD = ("model/state", "model/reward", "model/done", "model/loss", "model/disagreement", "time/plan", "time/lock")
+
+
+class CompiledPlanner(NamedTuple):
+    train: Any  # (params, moments, scales, rows [steps, members, batch, ...]) -> (params, moments, loss)
+    judge: Any  # (params, scales, rows [N, ...]) -> ModelErrors
+    imagine: Any  # (params, scales, actor, candidates, key data) -> Imagined
+
+
+@cache
+def compiled_planner(algorithm: DynaQ, explorer: bool) -> CompiledPlanner:
+    """The same functions for equal algorithms."""
+
+    def imagine(params: Any, scales: Scales, actor: Any, candidates: Transitions, key: Array) -> Any:
+        return algorithm.imagine(params, scales, actor, candidates, jax.random.wrap_key_data(key), explorer)
+
+    return CompiledPlanner(jax.jit(algorithm.train_model), jax.jit(algorithm.model_errors), jax.jit(imagine))
+
+
+@cache
+def model_layout(algorithm: DynaQ) -> Layout:
+    """Of the world model's weights as one vector."""
+    return layout_of(jax.eval_shape(partial(algorithm.model.init, jax.random.key(0))))
+
+
+@cache
+def scales_layout(algorithm: DynaQ) -> Layout:
+    n = algorithm.model.inputs
+    width, one = np.zeros(n, np.float32), np.zeros((), np.float32)
+    return layout_of(Scales(width, width, width, width, one, one))
+
+
+def block_record(parts: Parts, algorithm: DynaQ) -> Record:
+    """Of one round of imagination: rows, which of them count, and what there is to tell."""
+    rows = algorithm.config.horizon * algorithm.config.starts
+    fields = [Field(f"rows/{f.name}", (rows, *f.shape), f.dtype) for f in row_record(parts).fields]
+    return Record((*fields, Field("valid", (rows,), "bool"), Field("told", (len(TOLD),), "float64")))
+
+
+class Split(NamedTuple):
+    """Which rows of a ring the model learns from, and which judge it. A slot's number decides, for as long as the ring lives."""
+
+    every: int  # one slot in so many is held out
+
+    def training(self, rng: np.random.Generator, size: int, shape: tuple[int, ...]) -> np.ndarray:
+        """Slots to learn from, drawn alike from `size` filled ones."""
+        drawn = rng.integers(0, size - self._held(size), shape)
+        return drawn + drawn // (self.every - 1) + 1
+
+    def judging(self, rng: np.random.Generator, size: int, shape: tuple[int, ...]) -> np.ndarray:
+        return rng.integers(0, self._held(size), shape) * self.every
+
+    def _held(self, size: int) -> int:
+        return -(-size // self.every)
+
+
+class Planner:
+    """Round after round: learn the model, judge it, imagine, and hand over the block."""
+
+    def __init__(
+        self, parts: Parts, algorithm: DynaQ, lane: int, explorer: bool, ports: Ports, context: Context
+    ) -> None:
+        self._parts, self._algorithm, self._lane, self._context = parts, algorithm, lane, context
+        self._real: Pool = ports["real"]
+        self._model: Table = ports["model"]
+        self._scales: Board = ports["scales"]
+        self._weights: Board = ports["weights"]
+        self._blocks: Stream = ports["imagined"]
+        self._functions = compiled_planner(algorithm, explorer)
+        self._split = Split(round(1 / algorithm.config.holdout))
+        self._fields = row_record(parts).fields
+        self._moments: Any = None
+        self._locked = 0.0
+        self._warm()
+
+    def _warm(self) -> None:
+        """Compile everything before there is anything to plan with."""
+        config, layout = self._algorithm.config, model_layout(self._algorithm)
+        params = jax.device_put(layout.tree(np.zeros(layout.size, np.float32)))
+        self._moments = jax.jit(self._algorithm.model_optimiser.init)(params)
+        size = scales_layout(self._algorithm).size
+        scales = scales_layout(self._algorithm).tree(np.ones(size, np.float32))
+        actor = jax.device_put(self._parts.layout.tree(np.zeros(self._parts.layout.size, np.float32)))
+
+        def rows(*shape: int) -> Transitions:
+            return Transitions(**{f.name: np.zeros((*shape, *f.shape), f.dtype) for f in self._fields})
+
+        self._functions.train(
+            params, self._moments, scales, rows(config.model_gradients, config.members, config.model_batch)
+        )
+        self._functions.judge(params, scales, rows(JUDGES))
+        self._functions.imagine(params, scales, actor, rows(CANDIDATES * config.starts), key_data(0))
+
+    def run(self) -> Steps:
+        # A successor goes on where its lane stands.
+        for number in count(self._blocks.pushed(self._lane)):
+            slot = yield from self._blocks.claim(self._lane)
+            slot["valid"][...] = False
+            slot["told"][...] = np.nan
+            if self._ready():
+                yield from self._round(number, slot)
+            self._blocks.push(self._lane)
+            self._context.beat()
+
+    def _ready(self) -> bool:
+        """Whether there is something real to learn from, and a policy to imagine by."""
+        replay = self._algorithm.experience
+        enough = max(replay.warmup, replay.batch, 2 * self._split.every)
+        return int(self._real.sizes()[0]) >= enough and self._weights.latest()[0] >= 0
+
+    def _round(self, number: int, slot: Slot) -> Generator[Any, Any, None]:
+        algorithm, config, began = self._algorithm, self._algorithm.config, time.monotonic()
+        path = (PLANNING, self._lane, number)
+        rng = np.random.default_rng(np.random.SeedSequence(self._parts.seed, spawn_key=path))
+        size, layout = int(self._real.sizes()[0]), model_layout(algorithm)
+        scales = scales_layout(algorithm).tree(self._scales.latest()[1])
+        before = self._model.pull()[1]
+        shape = (config.model_gradients, config.members, config.model_batch)
+        rows = self._read(self._split.training(rng, size, shape))
+        params, self._moments, loss = self._functions.train(layout.tree(before), self._moments, scales, rows)
+        yield from self._model.push(self._lane, to_vector(params) - before)
+        params = layout.tree(self._model.pull()[1])
+        errors = self._functions.judge(params, scales, self._read(self._split.judging(rng, size, (JUDGES,))))
+        candidates = self._read(rng.integers(0, size, CANDIDATES * config.starts))
+        actor = self._parts.layout.tree(self._weights.latest()[1])
+        made = self._functions.imagine(params, scales, actor, candidates, key_data(self._parts.seed, *path))
+        for name, array in made.rows._asdict().items():
+            flat = slot[f"rows/{name}"]
+            flat[...] = np.asarray(array).reshape(flat.shape)
+        slot["valid"][...] = np.asarray(made.valid).reshape(-1)
+        locked, self._locked = self._model.waited - self._locked, self._model.waited
+        told = (*errors, loss, made.disagreement, time.monotonic() - began, locked)
+        slot["told"][...] = [float(value) for value in told]
+
+    def _read(self, slots: np.ndarray) -> Transitions:
+        """Copies of the rows in these slots of the only ring, whoever may have overwritten them meanwhile."""
+        while True:
+            rows, whole = self._real.read(slots, self._real.counts())
+            if whole.all():
+                return Transitions(**rows)
+
+    def snapshots(self) -> dict[str, dict[str, np.ndarray]]:
+        return {}
+
+    def close(self) -> None:
+        return None

@@ -1,0 +1,88 @@
+"""`dyna`: one actor on the real environment, the others plan with a model of it.
+
+    actor 0 ── unrolls ──> learner ── weights ──> actor 0, planners
+                             │ ^
+         real rows, scales   v └── imagined ── planner 1 ─┐
+                           pool ─────────────> planner 2 ─┼─ model (a Table)
+                                               ...       ─┘
+
+Planners train one shared world model on the real rows, and imagine from them by the newest policy. The learner takes what is there
+and learns from it at a ratio that it controls; whoever is not taken from waits. Steps and episodes are real ones alone.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import Literal
+
+from shoal.algos.dyna_q import DynaQ
+from shoal.core.config import NonNegative, Positive
+from shoal.core.errors import BadInput
+from shoal.core.program import BoardSpec, PoolSpec, PortSpec, Program, RoleSpec, StreamSpec, TableSpec
+from shoal.roles.actor import Actor
+from shoal.roles.dyna import DynaLearner
+from shoal.roles.parts import Parts
+from shoal.roles.planner import Planner, block_record, model_layout, scales_layout
+from shoal.roles.replaying import row_record
+from shoal.topologies.sync import acting_version
+
+
+@dataclass(frozen=True, kw_only=True)
+class DynaConfig:
+    """One real actor, and planners."""
+
+    explorers: NonNegative = 0
+    """how many of the planners seek what the model knows least, instead of following the policy"""
+    consistency: Literal["hogwild", "lock"] = "lock"
+    """how the planners keep the model that they share"""
+    depth: Positive = 1
+    """blocks that a planner may have ready; more keeps planners busy, and what they imagined grows old"""
+    overlap: bool | None = None
+    """collect the next unroll while the learner trains (lag 1); by default wherever roles run at the same time"""
+
+
+class DynaTopology:
+    Config = DynaConfig
+    about = "one actor on the real environment; the others train a world model and imagine with it (dyna_q)"
+    apart = False
+    many_learners = False
+    acting = 1  # of all actors, those that step real environments
+
+    def __init__(self, config: DynaConfig) -> None:
+        self.config = config
+
+    def unrolls(self, actors: int, learners: int) -> int:
+        if actors < 2:
+            raise BadInput(f"--actors is {actors}: topology 'dyna' needs at least 2, one that acts and one that plans")
+        if self.config.explorers > actors - 1:
+            raise BadInput(f"--topology.explorers is {self.config.explorers}: there are only {actors - 1} planners")
+        return 1
+
+    def program(self, parts: Parts) -> Program:
+        algorithm = parts.algorithm
+        if not isinstance(algorithm, DynaQ):
+            raise BadInput("topology 'dyna' plans with a world model, which dyna_q alone has: use --algo dyna_q")
+        schedule = partial(acting_version, parts.start, 1 if self.config.overlap else 0)
+        planners = tuple(f"planner-{i}" for i in range(1, parts.actors))
+        explorers = planners[len(planners) - self.config.explorers :] if self.config.explorers else ()
+        roles = [RoleSpec(name="learner", build=partial(DynaLearner, parts, algorithm, schedule), main=True)]
+        roles.append(RoleSpec(name="actor-0", build=partial(Actor, parts, 0, schedule), core=0))
+        roles += [
+            RoleSpec(name=name, build=partial(Planner, parts, algorithm, lane, name in explorers), core=lane + 1)
+            for lane, name in enumerate(planners)
+        ]
+        units = scales_layout(algorithm).size
+        ports: dict[str, PortSpec] = {
+            "unrolls": StreamSpec(producers=("actor-0",), consumer="learner", depth=2, record=parts.record),
+            "weights": BoardSpec(writer="learner", readers=("actor-0",), size=parts.layout.size, history=2),
+            "scales": BoardSpec(writer="learner", readers=(), size=units, history=2),
+            "real": PoolSpec(workers=1, slots=algorithm.experience.capacity, record=row_record(parts)),
+            "model": TableSpec(
+                workers=planners, size=model_layout(algorithm).size, consistency=self.config.consistency
+            ),
+            "imagined": StreamSpec(
+                producers=planners, consumer="learner", depth=self.config.depth, record=block_record(parts, algorithm)
+            ),
+        }
+        return Program(roles=tuple(roles), ports=ports)
