@@ -7,43 +7,15 @@ import subprocess
 import tempfile
 import time
 from pathlib import Path
-from typing import Any, NamedTuple
 
 import rooms
+from dqn import dqn_solve, dqn_speed
 from shoal_runs import PYTHON, SHOAL, evaluate, solved_after, train
+from targets import Result, Target
+from targets import median as _median
+from targets import ratio as _ratio
 
 LUNAR = "LunarLander-v3"
-
-
-class Target(NamedTuple):
-    what: str
-    value: float | None
-    rule: str  # ">= 20", "<= 12"
-
-    @property
-    def met(self) -> bool | None:
-        """None when there is nothing to compare."""
-        if self.value is None:
-            return None
-        sign, bound = self.rule.split()
-        return self.value >= float(bound) if sign == ">=" else self.value <= float(bound)
-
-
-class Result(NamedTuple):
-    rows: list[dict[str, Any]]
-    targets: list[Target]
-
-
-def _ratio(a: float | None, b: float | None) -> float | None:
-    return a / b if a is not None and b else None
-
-
-def _median(values: list[float | None], least: int) -> float | None:
-    """The median over all runs, where a run that did not get there counts as infinitely late."""
-    there = [value for value in values if value is not None]
-    late = [float("inf")] * (len(values) - len(there))
-    middle = statistics.median(there + late) if len(there) >= least else None
-    return middle if middle != float("inf") else None
 
 
 def lunar_solve(quick: bool) -> Result:
@@ -206,4 +178,6 @@ MEASUREMENTS = {
     "cartpole-fused": cartpole_fused,
     "processes-scaling": processes_scaling,
     "laws": laws,
+    "dqn-speed": dqn_speed,
+    "dqn-solve": dqn_solve,
 }

@@ -109,12 +109,19 @@ def ensure(name: str) -> Path:
 
 
 def run_peer(
-    name: str, *, seconds: float, until_return: float | None = None, seed: int = 0, words: Sequence[str] = ()
+    name: str,
+    *,
+    seconds: float,
+    until_return: float | None = None,
+    seed: int = 0,
+    words: Sequence[str] = (),
+    script: str | None = None,
 ) -> dict[str, Any]:
-    """One measurement of a peer, with further `words` for its script; one that fails says so in its row."""
+    """One measurement of a peer, with further `words` for its script (or another one); one that fails says so in its row."""
     peer = PEERS[name]
     try:
-        command = [str(ensure(name)), str(HERE / "peers" / peer.script), "--seconds", str(seconds), "--seed", str(seed)]
+        file = str(HERE / "peers" / (script or peer.script))
+        command = [str(ensure(name)), file, "--seconds", str(seconds), "--seed", str(seed)]
         if until_return is not None:
             command += ["--until-return", str(until_return)]
         return {"who": peer.title, **run_json([*command, *words], timeout=seconds * 3 + 180)}

@@ -1,0 +1,47 @@
+"""DQN beside Stable-Baselines3's, and the time that it takes to solve LunarLander."""
+
+from __future__ import annotations
+
+import rooms
+from shoal_runs import solved_after, train
+from targets import Result, Target, median, ratio
+
+LUNAR = ("LunarLander-v3", "--algo", "dqn")
+# What both do: stated here, so that a change of the tuned table cannot change what is compared.
+SAME = ("--algo.batch-size", "128", "--algo.every", "4", "--net.hidden", "64,64")
+
+
+def dqn_speed(quick: bool) -> Result:
+    """LunarLander-v3, DQN, batches of 128, one gradient for four environment steps, two layers of 64: environment steps a second
+    while training. Shoal: 32 environments, 64 gradients a call. SB3: one environment, and eight with eight gradients for four
+    steps of them all; the quicker counts."""
+    seconds = 10 if quick else 60
+    words = (*LUNAR, *SAME, "--steps", str(100_000 if quick else 600_000), "--eval-episodes", "1")
+    rows, shoal = [], [train(*words)]
+    for envs in (1, 8):
+        peer = rooms.run_peer("sb3", seconds=seconds, words=("--envs", str(envs)), script="sb3_dqn.py")
+        rows.append(peer | {"case": f"{envs} environment{'s' * (envs > 1)}"})
+        shoal.append(train(*words))
+    for number, row in enumerate(shoal):
+        row["case"] = f"run {number + 1} of {len(shoal)}"
+    best = max((row["steps_per_s"] for row in rows if "error" not in row), default=None)
+    times = ratio(median([row.get("steps_per_s") for row in shoal], len(shoal)), best)
+    return Result([*rows, *shoal], [Target("times SB3's steps/s, median", times, ">= 15")])
+
+
+def dqn_solve(quick: bool) -> Result:
+    """LunarLander-v3, DQN: seconds from the command's start to a mean of 200 over 100 episodes, set-up included; then 100
+    greedy episodes in Gymnasium's own environment."""
+    train(*LUNAR, *SAME, "--steps", "20000", "--eval-episodes", "1")  # fills the cache of compiled code, not counted
+    rows = []
+    for seed in range(1 if quick else 5):
+        row = train(*LUNAR, *SAME, "--until-return", "200", "--seed", str(seed))
+        rows.append(row | {"solved_after_s": solved_after(row), "case": f"seed {seed}"})
+    solved = [row["solved_after_s"] for row in rows]
+    good = [row.get("eval_mean") is not None and row["eval_mean"] >= 200 for row in rows]
+    targets = [
+        Target("median seconds to 200, set-up included", median(solved, len(rows)), "<= 25"),
+        Target("share of seeds solved", sum(s is not None for s in solved) / len(rows), ">= 1"),
+        Target("share of seeds >= 200 in 100 greedy episodes", sum(good) / len(rows), ">= 1"),
+    ]
+    return Result(rows, targets)
