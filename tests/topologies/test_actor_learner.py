@@ -1,0 +1,240 @@
+"""Actors and learners apart: lockstep is `sequential`, learners hold the same bits, and every unroll is accounted for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import pytest
+
+from shoal.core.errors import BadInput
+from shoal.core.program import Fault, Report
+from shoal.core.weights import params_hash, to_vector
+from shoal.experiment import resolve
+from shoal.launch import make_parts
+from shoal.roles.learners import pack, unpack
+from shoal.runtimes import RUNTIMES
+from shoal.topologies.actor_learner import assigned
+
+T, B = 8, 4
+PPO = {"name": "ppo", "unroll": T, "batch_size": 16, "epochs": 2}
+A2C = {"name": "a2c", "unroll": T}
+
+
+@contextmanager
+def running(
+    topology: Any, runtime: str = "inline", algo: Any = A2C, actors: int = 2, learners: int = 1, **more: Any
+) -> Iterator[Any]:
+    """A session of the program, without a run folder."""
+    settings = {
+        "backend": "jax",
+        "algo": algo,
+        "net": {"hidden": (8,)},
+        "topology": topology,
+        "runtime": runtime,
+        "actors": actors,
+        "learners": learners,
+        "envs": B,
+        "steps": 100 * T * B * actors,
+        **more,
+    }
+    plan = resolve("CartPole-v1", settings)
+    program = plan.topology_class(plan.topology).program(make_parts(plan, None, None))
+    session = RUNTIMES[runtime](plan.runtime).start(program, lambda: False)
+    try:
+        yield session
+    finally:
+        session.close()
+
+
+def reports(session: Any, updates: int) -> list[Report]:
+    found: list[Report] = []
+    for event in session:
+        assert not isinstance(event, Fault), event.detail
+        found.append(event)
+        if len(found) == updates:
+            break
+    return found
+
+
+def after(updates: int, topology: Any, runtime: str = "inline", **settings: Any) -> list[Report]:
+    with running(topology, runtime, **settings) as session:
+        return reports(session, updates)
+
+
+def apart(**fields: Any) -> dict[str, Any]:
+    return {"name": "actor_learner", **fields}
+
+
+def hash_of(report: Report) -> str:
+    return params_hash(report.state.params)
+
+
+NORMALISED = {"normalise_obs": True, "normalise_reward": True}
+CASES = [
+    ("inline", A2C, 1),
+    ("inline", {**A2C, "returns": "vtrace", **NORMALISED}, 2),
+    ("inline", {**PPO, **NORMALISED}, 1),
+    ("threads", PPO, 2),
+]
+
+
+@pytest.mark.parametrize(("runtime", "algo", "actors"), CASES)
+def test_in_lockstep_it_is_sequential(runtime: str, algo: Any, actors: int) -> None:
+    apart_ = after(5, apart(max_lag=0), runtime, algo=algo, actors=actors)
+    together = after(5, "sequential", algo=algo, actors=actors)
+    assert [hash_of(r) for r in apart_] == [hash_of(r) for r in together]
+    assert all(r.lags == {0: T * B * actors} and r.metrics["lag/max"] == 0 for r in apart_)
+    assert [r.env_steps for r in apart_] == [r.env_steps for r in together]
+
+
+def test_several_learners_hold_the_same_bits() -> None:
+    with running(apart(), algo={**PPO, **NORMALISED, "target_kl": 0.001}, actors=4, learners=2) as session:
+        last = reports(session, 6)[-1]
+        one, two = (session._roles[f"learner-{i}"] for i in range(2))
+        for _ in range(3):  # the other may still be in the round that the first has left
+            if two.version != one.version:
+                last = reports(session, 1)[-1]
+        states = [unpack(two._states.latest()[1], two.state), one.state]
+        assert {params_hash(state.params) for state in states} == {hash_of(last)}
+        np.testing.assert_array_equal(*(to_vector(state.obs) for state in states))
+
+
+@pytest.mark.parametrize("runtime", ["threads", pytest.param("processes", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("average_every", [0, 2])
+def test_several_learners_in_lockstep_compute_the_same_on_every_runtime(runtime: str, average_every: int) -> None:
+    topology = apart(max_lag=0, average_every=average_every)
+    settings: dict[str, Any] = {"algo": {**PPO, **NORMALISED}, "actors": 2, "learners": 2}
+    reference = [hash_of(r) for r in after(4, topology, **settings)]
+    assert [hash_of(r) for r in after(4, topology, runtime, **settings)] == reference
+    assert len(set(reference)) == 4
+
+
+def test_two_learners_with_half_of_the_batch_each_make_the_step_of_one_with_all_of_it() -> None:
+    algo = {**A2C, "max_grad_norm": 1e6, "unroll": 4}  # no episode ends within four steps: all rows count
+    one = after(1, apart(max_lag=0), algo=algo, actors=2)[0]
+    two = after(1, apart(max_lag=0), algo=algo, actors=2, learners=2)[0]
+    start = after(1, apart(max_lag=0), algo={**algo, "learning_rate": 1e-30}, actors=2)[0]
+    moved = np.abs(to_vector(one.state.params) - to_vector(start.state.params)).max()
+    apart_by = np.abs(to_vector(one.state.params) - to_vector(two.state.params)).max()
+    assert apart_by < 1e-3 * moved, (apart_by, moved)
+
+
+def test_the_common_step_can_be_stretched() -> None:
+    algo = {**A2C, "max_grad_norm": 1e6}
+    settings: dict[str, Any] = {"algo": algo, "actors": 2, "learners": 2}
+    still = after(1, apart(max_lag=0), **{**settings, "algo": {**algo, "learning_rate": 1e-30}})[0]
+    plain = after(1, apart(max_lag=0), **settings)[0]
+    wide = after(1, apart(max_lag=0, learning_rate_scale=2.0), **settings)[0]
+    zero, one, two = (to_vector(r.state.params) for r in (still, plain, wide))
+    np.testing.assert_allclose(two - zero, 2 * (one - zero), atol=1e-7)
+
+
+def test_statistics_are_those_of_all_learners_batches() -> None:
+    algo = {**A2C, **NORMALISED}
+    one, two = (after(3, apart(max_lag=0), algo=algo, actors=2, learners=n)[0].state for n in (1, 2))
+    assert two.obs.count == one.obs.count > 0
+    np.testing.assert_allclose(two.obs.mean, one.obs.mean, atol=1e-5)
+    np.testing.assert_allclose(two.obs.m2, one.obs.m2, rtol=1e-4)
+    np.testing.assert_allclose(two.reward.moments.m2, one.reward.moments.m2, rtol=1e-3)
+
+
+def test_weight_averaging_differs_from_gradients_and_learners_agree_afterwards() -> None:
+    with running(apart(average_every=2), algo=PPO, actors=2, learners=2) as session:
+        averaged = reports(session, 4)[-1]
+        other = session._roles["learner-1"]
+        assert other.version in (3, 4)
+        if other.version == 4:
+            assert params_hash(other.state.params) == hash_of(averaged)
+    assert hash_of(averaged) != hash_of(after(4, apart(), algo=PPO, actors=2, learners=2)[-1])
+
+
+def test_actors_are_shared_out_in_ranges_and_the_first_learner_takes_the_remainder() -> None:
+    assert assigned(7, 3) == [range(3), range(3, 5), range(5, 7)]
+    assert assigned(4, 4) == [range(i, i + 1) for i in range(4)]
+    assert assigned(5, 1) == [range(5)]
+
+
+@pytest.mark.parametrize("stream", ["queue", "stack"])
+def test_a_learner_whose_actors_have_ended_helps_the_others(stream: str) -> None:
+    """Actors 0 and 1 belong to learner 0, actor 2 to learner 1; each makes six unrolls."""
+    found = after(99, apart(actor_unrolls=6, stream=stream), actors=3, learners=2)
+    assert len(found) == 9, "18 unrolls, two an update, and then nothing is left"
+    assert found[-1].metrics["queue/helped"] == 3
+    assert found[-1].env_steps == 18 * T * B and found[-1].metrics["lag/dropped"] == 0
+
+
+def test_unrolls_that_are_too_old_are_dropped_and_counted() -> None:
+    kept = after(12, apart(depth=4))
+    found = after(12, apart(depth=4, max_lag=1))
+    assert max(r.metrics["lag/max"] for r in kept) > 1 == max(r.metrics["lag/max"] for r in found)
+    dropped = found[-1].metrics["lag/dropped"]
+    assert dropped > 0 and found[-1].env_steps == (12 * 2 + dropped) * T * B
+    assert kept[-1].metrics["lag/dropped"] == 0
+
+
+def test_an_artificial_delay_is_measured() -> None:
+    found = after(12, apart(delay=5))
+    assert found[-1].metrics["lag/versions"] >= 5
+    assert all(set(r.lags) <= set(range(8)) for r in found)
+
+
+def test_a_full_queue_may_refuse() -> None:
+    """Four unrolls a batch from one actor whose queue holds one: the learner is slower than the actor."""
+    found = after(4, apart(full="refuses", batch_unrolls=2), "threads", actors=1)
+    steps = [r.env_steps for r in found]
+    assert steps == sorted(steps) and all(r.metrics["queue/refused"] >= 0 for r in found)
+    lost = found[-1].metrics["queue/refused"]
+    assert found[-1].env_steps >= (4 * 2 + lost) * T * B
+
+
+def test_a_window_holds_the_newest_and_learners_that_choose_at_random_collide() -> None:
+    settings: dict[str, Any] = {"actors": 4, "learners": 2}
+    found = {
+        selection: after(20, apart(stream="window", selection=selection), **settings)[-1].metrics
+        for selection in ("assigned", "random")
+    }
+    assert found["assigned"]["window/collisions"] == 0 < found["random"]["window/collisions"]
+    assert found["random"]["window/reads"] >= 80
+
+
+def test_a_joint_step_has_no_lag_and_everybody_waits_for_it() -> None:
+    found = after(6, apart(workflow="joint"), "threads", actors=4, learners=2)
+    assert all(r.lags == {0: 4 * T * B} for r in found)
+
+
+def test_episodes_and_steps_of_all_actors_are_reported_once() -> None:
+    found = after(30, apart(), actors=3, learners=3, algo=A2C)
+    ended = [episode for r in found for episode in r.episodes]
+    assert 0.5 * found[-1].env_steps < sum(e.length for e in ended) <= found[-1].env_steps + 9 * T * B
+    assert all(e.ret == e.length for e in ended)
+
+
+def test_a_state_travels_bit_for_bit() -> None:
+    state = after(1, apart(), algo={**PPO, **NORMALISED})[0].state
+    again = unpack(pack(state), state)
+    assert pack(again).tobytes() == pack(state).tobytes() and params_hash(again.params) == params_hash(state.params)
+    assert again.step.dtype == np.int32 and int(again.step) == int(state.step) > 0
+
+
+@pytest.mark.parametrize(
+    ("topology", "settings", "message"),
+    [
+        ({}, {"actors": 2, "learners": 3}, r"--learners is 3: there must be an actor for each, and --actors is 2"),
+        ({"depth": 0}, {}, r"--topology.depth is 0: expected a whole number >= 1"),
+        ({"max_lag": 0, "batch_unrolls": 1}, {}, r"--topology.max-lag is 0: all 2 actors wait"),
+        ({"max_lag": 0, "stream": "window"}, {}, r"--topology.max-lag is 0: nobody may miss an unroll"),
+        ({"max_lag": 2, "delay": 3}, {}, r"every unroll would be dropped, since --topology.delay is 3"),
+        ({"stream": "window", "full": "refuses"}, {}, r"a window is never full"),
+        ({"reread": True}, {}, r"--topology.reread is for --topology.stream window"),
+        ({"average_every": 2, "learning_rate_scale": 2.0}, {"learners": 2}, r"--topology.learning-rate-scale is 2.0"),
+        ({}, {"algo": "dqn", "learners": 2}, r"learns from a replay has one learner here"),
+        ({"selection": "any"}, {}, r"--topology.selection is 'any': expected one of assigned, random"),
+    ],
+)
+def test_bad_input_is_one_clear_line(topology: Any, settings: Any, message: str) -> None:
+    with pytest.raises(BadInput, match=message) as refused, running(apart(**topology), **settings):
+        pass
+    assert "\n" not in str(refused.value)
