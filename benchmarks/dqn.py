@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import rooms
-from shoal_runs import solved_after, train
+from shoal_runs import PYTHON, solved_after, train
 from targets import Result, Target, median, ratio
 
 LUNAR = ("LunarLander-v3", "--algo", "dqn")
@@ -45,3 +45,18 @@ def dqn_solve(quick: bool) -> Result:
         Target("share of seeds >= 200 in 100 greedy episodes", sum(good) / len(rows), ">= 1"),
     ]
     return Result(rows, targets)
+
+
+def replay_draw(quick: bool) -> Result:
+    """Microseconds to draw 1 or 64 minibatches of 128 rows and to take in their errors: by the sampler that follows the seed and
+    by cpprb's tree."""
+    script = str(rooms.HERE / "replay_speed.py")
+    found = rooms.run_json([PYTHON, script, "--times", str(10 if quick else 200)], timeout=300)["rows"]
+    rows, cost = [], {}
+    for row in found:
+        us = row["draw_us"] + row["feedback_us"]
+        cost[row["sampler"], row["rows"], row["minibatches"]] = us
+        case = f"{row['minibatches']} of {row['rows']:,} rows"
+        rows.append({"who": row["sampler"], "case": case, "us_per_minibatch": us / row["minibatches"]})
+    times = ratio(*(cost[f"prioritized, {who}", 1 << 16, 64] for who in ("cpprb", "seeded")))
+    return Result(rows, [Target("times quicker than cpprb, 64 minibatches of 65,536 rows", times, ">= 1")])

@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 import rooms
-from dqn import dqn_solve, dqn_speed
+from dqn import dqn_solve, dqn_speed, replay_draw
 from shoal_runs import PYTHON, SHOAL, evaluate, solved_after, train
 from targets import Result, Target
 from targets import median as _median
@@ -180,4 +180,5 @@ MEASUREMENTS = {
     "laws": laws,
     "dqn-speed": dqn_speed,
     "dqn-solve": dqn_solve,
+    "replay-draw": replay_draw,
 }

@@ -9,6 +9,7 @@ COLUMNS = {
     "version": "version",
     "case": "case",
     "us_per_step": "us of CPU a step",
+    "us_per_minibatch": "us a minibatch",
     "steps_per_s": "steps/s",
     "solved_after_s": "s to goal, set-up included",
     "setup_s": "set-up, s",

@@ -41,7 +41,7 @@ def begin(algorithm: DQN) -> Any:
     def loud(tree: Any) -> Any:
         return jax.device_put(jax.tree.map(lambda p: np.asarray(p + 0.5 * rng.normal(size=p.shape), np.float32), tree))
 
-    state = state._replace(params=loud(state.params), extra={"target": loud(state.extra["target"])})
+    state = state._replace(params=loud(state.params), extra={n: loud(tree) for n, tree in state.extra.items()})
     return state if state.obs is None and state.reward is None else prepared(algorithm, trajectory(), state)[0]
 
 
@@ -179,6 +179,16 @@ class TestLearning:
         expected = 0.75 * to_vector(state.extra["target"]) + 0.25 * to_vector(after.params)
         np.testing.assert_allclose(to_vector(after.extra["target"]), expected, rtol=1e-5, atol=1e-6)
 
+    def test_the_average_of_the_weights_acts(self) -> None:
+        algorithm = make(average=0.9, learning_rate=1e-2)
+        state = begin(algorithm)
+        average = to_vector(state.extra["average"])
+        for seed in range(3):
+            _, _, state = _gradient(algorithm)(state, drawn(seed))
+            average = 0.9 * average + 0.1 * to_vector(state.params)
+        np.testing.assert_allclose(to_vector(algorithm.actor_state(state).params), average, rtol=1e-4, atol=1e-6)
+        assert params_hash(make().actor_state(state).params) == params_hash(state.params)
+
     def test_settle_takes_params_from_anywhere(self) -> None:
         algorithm = make(target_every=1)
         state = begin(algorithm)
@@ -266,6 +276,7 @@ FLIPS: dict[str, Any] = {
     "loss": "mse",
     "target_every": 1,
     "tau": 0.5,
+    "average": 0.9,
     "epsilon_start": 0.5,
     "epsilon_end": 0.5,
     "explore": 1.0,

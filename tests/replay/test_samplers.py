@@ -176,7 +176,7 @@ class TestSumTree:
             tree.set(indices, weights)
         leaves[0] += 1
         tree.set(np.array([0]), leaves[:1])
-        assert tree.total == leaves.sum()
+        assert tree.total == leaves.sum() and tree.least() == leaves[leaves > 0].min()
         shares = rng.random(300)
         expected = [int(np.searchsorted(np.cumsum(leaves), share * leaves.sum(), side="right")) for share in shares]
         assert tree.find(shares).tolist() == expected
@@ -191,6 +191,26 @@ class TestSumTree:
         assert one.total == other.total
         shares = rng.random(1000)
         assert one.find(shares).tobytes() == other.find(shares).tobytes()
+
+    def test_the_smallest_is_known_whatever_is_set(self) -> None:
+        rng, tree, leaves = np.random.default_rng(0), SumTree(40), np.zeros(40)
+        assert tree.least() == np.inf
+        for _ in range(300):
+            indices, weights = rng.integers(0, 40, 3), rng.integers(0, 20, 3).astype(float)
+            for i, w in zip(indices, weights, strict=True):
+                leaves[i] = w
+            tree.set(indices, weights)
+            assert tree.least() == leaves.min(where=leaves > 0, initial=np.inf)
+
+    @pytest.mark.parametrize("count", [3, 3000])
+    def test_a_large_tree_by_paths_or_as_a_whole(self, count: int) -> None:
+        size = 200_000
+        rng, tree, leaves = np.random.default_rng(count), SumTree(size), np.zeros(size)
+        for _ in range(3):
+            indices = rng.integers(0, size, count)
+            leaves[indices] = weights = indices % 9.0
+            tree.set(indices, weights)
+        assert tree.total == leaves.sum()
 
     def test_what_weighs_nothing_is_never_found(self) -> None:
         tree = SumTree(8)

@@ -101,7 +101,9 @@ class Prioritized:
             indices = self._tree.find(shares.reshape(-1)).reshape(count, batch)
         else:
             indices = np.stack([self._distinct(rng, batch) for _ in range(count)])
-        return Picked(indices, importance(self._tree.leaves, indices, beta))
+        # (N p_i)^-beta over the largest of the buffer, which is that of its smallest priority.
+        weights: np.ndarray = (self._tree.leaves[indices] / self._tree.least()) ** -beta
+        return Picked(indices, weights.astype(np.float32))
 
     def _distinct(self, rng: np.random.Generator, batch: int) -> np.ndarray:
         """The first `batch` different rows of a long draw: the same as drawing one after another from what is left."""
@@ -176,10 +178,3 @@ class Cpprb:
     def restore(self, arrays: Mapping[str, np.ndarray]) -> None:
         self._put(arrays["index"], arrays["errors"])
         self._largest = float(arrays["largest"][0])
-
-
-def importance(priorities: np.ndarray, indices: np.ndarray, beta: float) -> np.ndarray:
-    """`(N p_i)^-beta` over the largest of the buffer: that of its smallest priority. What has none is no row."""
-    least = priorities.min(where=priorities > 0, initial=np.inf)
-    weights: np.ndarray = (priorities[indices] / least) ** -beta
-    return weights.astype(np.float32)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-REBUILD = 16  # setting more than one leaf in so many costs less by adding all of the tree up again
+SMALL = 1 << 17  # leaves: adding up all of a smaller tree costs less than a few paths through it
+MANY = 256  # setting more than one leaf in so many costs less by adding up all of the tree as well
 
 
 class SumTree:
@@ -19,21 +20,36 @@ class SumTree:
         self._levels = [np.zeros(1 << d) for d in range(depth + 1)]  # the root first
         self.leaves = self._levels[-1][:size]
         self._size = size
+        self._smallest = -1  # the leaf of least weight among those that have any; -1 when that is not known
 
     @property
     def total(self) -> float:
         return float(self._levels[0][0])
 
+    def least(self) -> float:
+        """The smallest weight above zero; infinity if there is none."""
+        if self._smallest < 0:
+            self._smallest = int(np.argmin(np.where(self.leaves > 0, self.leaves, np.inf)))
+        return float(self.leaves[self._smallest]) or np.inf
+
     def set(self, indices: np.ndarray, weights: np.ndarray) -> None:
         """Where an index is there twice the last weight counts."""
+        before = self.least()
         self.leaves[indices] = weights
-        if len(indices) * REBUILD > self._size:
-            for below, above in zip(self._levels[:0:-1], self._levels[-2::-1], strict=True):
+        if self.leaves[self._smallest] != before:
+            self._smallest = -1
+        else:
+            set_ = np.where(self.leaves[indices] > 0, self.leaves[indices], np.inf)
+            if len(indices) and set_.min() < before:
+                self._smallest = int(indices[set_.argmin()])
+        levels = list(zip(self._levels[:0:-1], self._levels[-2::-1], strict=True))  # (below, above), from the leaves up
+        if self._size <= SMALL or len(indices) * MANY > self._size:
+            for below, above in levels:
                 np.add(below[::2], below[1::2], out=above)
             return
-        nodes = np.unique(indices)
-        for below, above in zip(self._levels[:0:-1], self._levels[-2::-1], strict=True):
-            nodes = np.unique(nodes >> 1)
+        nodes = indices
+        for below, above in levels:
+            nodes = nodes >> 1
             above[nodes] = below[2 * nodes] + below[2 * nodes + 1]
 
     def find(self, shares: np.ndarray) -> np.ndarray:
