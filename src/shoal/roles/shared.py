@@ -117,6 +117,7 @@ class Worker:
         # Turns before this program began were shared out evenly, as far as anybody can know.
         first = (parts.start + parts.actors - 1 - index) // parts.actors
         state, vector, actor, since = self._packing.blank(), np.zeros(0), None, 0
+        met = 0.0  # seconds at the last barrier
         link, collector = self._link, self._collector
         while True:
             asked = now()
@@ -144,17 +145,23 @@ class Worker:
             kept = self._packing.pack_own(state)
             yield from self._own.change([index], lambda _, rows, kept=kept: [kept])  # type: ignore[misc]
             took, locked = now() - before, link.table.waited - locked
-            met = now()
-            if self._config.barrier and (self._slot["boundary"] & self._slot["valid"]).any():
-                yield from roster.meet(index)
-            times = {"time/learn": took - locked, "time/lock": locked, "time/wait": waited, "time/barrier": now() - met}
+            times = {"time/learn": took - locked, "time/lock": locked, "time/wait": waited, "time/barrier": met}
             self._tell(news, {**learnt.metrics, **times, "lag/versions": learnt.lag, "lag/max": learnt.lag})
             self._news.push(index)
             roster.finish(index)
+            # Without a turn in hand: whoever waits here for one that comes no more keeps nobody from finishing.
+            before = now()
+            if self._config.barrier and self._ended():
+                yield from roster.meet(index)
+            met = now() - before
 
     def _due(self, since: int) -> bool:
         if self._config.pull == "unrolls":
             return since >= self._config.pull_every
+        return self._ended()
+
+    def _ended(self) -> bool:
+        """Whether an episode ended in the last unroll."""
         return bool((self._slot["boundary"] & self._slot["valid"]).any())
 
     def _tell(self, news: Slot, metrics: dict[str, float]) -> None:

@@ -182,7 +182,7 @@ class MemoryRoster:
         self._opened, self._taken, self._number = views["opened"], views["taken"], views["number"]
         self._done, self._came = views["done"], views["came"]
         self._gate = Gate(place.lock(offset), views["waiting"], spec.workers, place)
-        self._spec, self._alternate = spec, place.me is None
+        self._spec, self._inline = spec, place.me is None
         self._workers = [place.bells[name] for name in spec.workers]
         self._watcher = place.bells[spec.watcher]
         self._waits = None if place.me is None else place.bells[place.me].wait
@@ -196,7 +196,14 @@ class MemoryRoster:
         self._wake()
 
     def turn(self, worker: int) -> Op[int]:
+        asked: list[bool] = []
+
         def attempt() -> Any:
+            if (
+                self._inline and not asked
+            ):  # nobody else runs meanwhile: let the others have theirs, and the watcher a look
+                asked.append(True)
+                return NOT_YET
             if not self._opened[0]:
                 return NOT_YET
             if self._taken[worker] > self._done[worker]:  # a predecessor's, or this very call's
@@ -205,7 +212,7 @@ class MemoryRoster:
                 return NOT_YET
             try:
                 number = self._spec.start + int(self._taken.sum())
-                others = self._alternate and number % len(self._taken) != worker
+                others = self._inline and number % len(self._taken) != worker
                 if number >= self._spec.end or others:
                     return NOT_YET
                 self._number[worker] = number
