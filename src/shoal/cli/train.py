@@ -49,7 +49,7 @@ def run(words: list[str]) -> int:
     if env is None and "resume" not in own and "config" not in own:
         raise BadInput("no environment: give an id such as LunarLander-v3, an import path, or --resume RUN")
     if "print-config" in parsed.switches:
-        return 0 if follows() else _print_config(env, own, settings)
+        return _print_config(env, own, settings)
     from shoal import api
 
     seeds = whole_number(parsed, "seeds", 1)
@@ -90,11 +90,16 @@ def _check_names(settings: Mapping[str, Any]) -> None:
 def _print_config(env: str | None, own: Mapping[str, str], settings: Mapping[str, Any]) -> int:
     from shoal.experiment import merge, read_file, resolve
     from shoal.run.folder import RunFolder
+    from shoal.runtimes.mpi import join
 
     layers = [RunFolder.open(own["resume"]).read_config()] if "resume" in own else []
     layers += [read_file(own["config"])] if "config" in own else []
     loose = merge(*layers, settings)
     named = loose.pop("env", None)
+    if loose.get("runtime", {}).get("name") == "mpi":
+        join()
+    elif follows():
+        return 0
     plan = resolve(env or named, {k: v for k, v in loose.items() if k not in ("machine", "spec")})
     print(msgspec.json.format(msgspec.json.encode(plan.as_dict()), indent=2).decode())
     for note in plan.notes:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import atexit
 import ctypes
+import importlib.util
 import os
 import signal
 import sys
@@ -19,6 +20,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from functools import cache
+from pathlib import Path
 from typing import Any, NoReturn
 
 import msgspec
@@ -49,6 +51,9 @@ class Ranks:
         self.node = self.world.Split_type(mpi.COMM_TYPE_SHARED)
         self.one_node = bool(self.world.allreduce(self.node.size == self.size, op=mpi.LAND))
         self.env_comm = mpi.COMM_SELF
+        if self.node.rank == 0:
+            _unname_shared_memory()
+        self.world.Barrier()
         self.lost = False  # a rank did not answer: no collective call can be trusted any more
         self.dismissed = False  # the followers were told to leave
         self._mail: deque[tuple[int, Word]] = deque()
@@ -92,6 +97,14 @@ class Ranks:
         return buffer.tobytes()
 
 
+def _unname_shared_memory() -> None:
+    """MPICH's segment keeps its name until the job ends well: after a kill it would stay for ever. All have it mapped by now."""
+    maps = Path("/proc/self/maps")
+    lines = maps.read_text().splitlines() if maps.exists() else []
+    for name in {line.split()[-1] for line in lines if "/dev/shm/mpich_shm_" in line}:
+        Path(name).unlink(missing_ok=True)
+
+
 def load_mpi() -> Any:
     """mpi4py's MPI, which starts MPI in this process when it is first imported."""
     try:
@@ -108,11 +121,13 @@ def load_mpi() -> Any:
 @cache
 def ranks() -> Ranks:
     """This process among the ranks. The first call is collective: every rank makes it."""
-    mpi, told = load_mpi(), launched()
-    size = int(mpi.COMM_WORLD.size)
-    if size == 1 and told is None:
+    told = launched()
+    if told is None and importlib.util.find_spec("mpi4py") is not None:
         raise BadInput("--runtime mpi needs mpiexec -n N, one rank a role: mpiexec -n 3 shoal train ... --runtime mpi")
+    mpi = load_mpi()
+    size = int(mpi.COMM_WORLD.size)
     if told is not None and told.size != size:
+        mpi.Finalize()
         raise BadInput(
             f"mpiexec started {told.size} ranks, but mpi4py sees {size}: they belong to different MPI libraries;"
             f" {mpi.get_vendor()[0]} is the one that mpi4py uses"
