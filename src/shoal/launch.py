@@ -300,9 +300,7 @@ class Training:
         if outcome.return_mean is not None:
             self._history.append(outcome.return_mean)
         said = status(report.metrics)
-        self._panel.update(
-            outcome.env_steps, outcome.wall_s, outcome.return_mean, self._history, self.times, (said,) if said else ()
-        )
+        self._panel.update(outcome.env_steps, outcome.wall_s, outcome.return_mean, self._history, self.times, said)
 
     def _fault(self, fault: Fault) -> None:
         outcome, most = self.outcome, self.plan.settings.max_faults

@@ -6,6 +6,7 @@ where older weights act than learn it is V-trace (Espeholt et al. 2018, https://
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any, Literal, final
 
@@ -15,6 +16,7 @@ import jax.numpy as jnp
 from shoal.algos.on_policy import Batch, OnPolicy, OnPolicyConfig, adam, momentum, never, rmsprop
 from shoal.core.algorithm import LearnerState, Optimiser, Params
 from shoal.core.config import Fraction, Positive, PositiveFloat
+from shoal.core.spec import Continuous
 from shoal.core.trajectory import Array
 from shoal.ops import losses
 
@@ -39,6 +41,8 @@ class A2CConfig(OnPolicyConfig):
     """added to the denominator of RMSProp and Adam"""
     initial_square: PositiveFloat = 1e-2
     """what RMSProp takes the squared gradients to be before it has seen any: keeps the first steps small"""
+    log_epsilon: Fraction = 0.0
+    """probabilities of discrete actions below this count as this in the policy's loss (GA3C: 1e-6); 0 is off"""
 
 
 @final
@@ -60,17 +64,26 @@ class A2C(OnPolicy[A2CConfig]):
         return rmsprop(config.decay, config.epsilon, config.initial_square)
 
     def loss(self, params: Params, state: LearnerState, batch: Batch) -> tuple[Array, dict[str, Array]]:
-        return actor_critic_loss(self, params, batch)
+        return actor_critic_loss(self, params, batch, self._floor)
+
+    @property
+    def _floor(self) -> float | None:
+        """Densities of continuous actions have no scale to compare with."""
+        discrete = not any(isinstance(part, Continuous) for part in self.task.spec.action.parts)
+        return math.log(self.config.log_epsilon) if self.config.log_epsilon and discrete else None
 
     def should_stop(self, metrics: dict[str, Array]) -> Array:
         return never(metrics)
 
 
-def actor_critic_loss(algorithm: OnPolicy[Any], params: Params, batch: Batch) -> tuple[Array, dict[str, Array]]:
-    """-log pi A + c (v - G)^2 - beta H, the mean over valid rows."""
+def actor_critic_loss(
+    algorithm: OnPolicy[Any], params: Params, batch: Batch, floor: float | None = None
+) -> tuple[Array, dict[str, Array]]:
+    """-log pi A + c (v - G)^2 - beta H, the mean over valid rows; `floor` bounds log pi in the first term from below."""
     rows, config = batch.rows, algorithm.config
     log_pi, entropy, value = algorithm.evaluate(params, batch)
-    policy_loss = losses.masked_mean(losses.policy_gradient(log_pi, rows.advantage), rows.valid)
+    held = log_pi if floor is None else jnp.maximum(log_pi, floor)
+    policy_loss = losses.masked_mean(losses.policy_gradient(held, rows.advantage), rows.valid)
     value_loss = losses.masked_mean(losses.value_loss(value, rows.target), rows.valid)
     mean_entropy = losses.masked_mean(entropy, rows.valid)
     total = policy_loss + config.value_weight * value_loss - config.entropy * mean_entropy

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -19,6 +20,7 @@ from shoal.roles.parts import Parts
 
 WORTH = 2.0  # calls' time that it is worth to wait for a fuller batch: the questions that come meanwhile save calls
 TELL_EVERY = 0.2  # seconds between two pieces of news
+RECENT = 10  # pieces of news that a rate is the mean of
 SILENT = 2.0  # seconds
 SERVED = NewsFormat(("calls", "rows"), 0)
 
@@ -153,18 +155,18 @@ class Heard:
 
     def __init__(self, stream: Stream) -> None:
         self._stream = stream
-        self._last: dict[int, News] = {}  # of each server
+        self._recent: list[deque[News]] = [deque(maxlen=RECENT) for _ in range(stream.lanes)]
 
     def metrics(self) -> dict[str, float]:
-        """By what each server told last; one that has been silent for long is out of work."""
+        """By what each server told lately; one that has been silent for long is out of work."""
         while (found := self._stream.take_any(range(self._stream.lanes)).now()) is not None:
             lane, slot = found
-            self._last[lane] = SERVED.read(slot)
+            self._recent[lane].append(SERVED.read(slot))
             self._stream.release(lane)
-        recent = [news for news in self._last.values() if time.monotonic() - news.ended < SILENT]
-        calls = sum(news.metrics["calls"] for news in recent)
-        if not calls:
-            return {}
-        rates = [news.metrics["rows"] / max(news.ended - news.began, 1e-6) for news in recent]
-        rows = sum(news.metrics["rows"] for news in recent)
-        return {"inference/batch": rows / calls, "speed/predictions": sum(rates)}
+        calls = rows = rate = 0.0
+        for told in self._recent:
+            if told and time.monotonic() - told[-1].ended < SILENT:
+                predicted = sum(news.metrics["rows"] for news in told)
+                calls, rows = calls + sum(news.metrics["calls"] for news in told), rows + predicted
+                rate += predicted / max(told[-1].ended - told[0].began, 1e-6)
+        return {"inference/batch": rows / calls, "speed/predictions": rate} if calls else {}

@@ -52,6 +52,13 @@ def shares(times: Mapping[str, float]) -> dict[str, float]:
     return {name: value / total for name, value in known.items()} if total > 0 else {}
 
 
+def status(metrics: Mapping[str, float]) -> tuple[str, ...]:
+    """What a role says of its work in metrics called `status/...`, as one line; no line where none does."""
+    said = {n.removeprefix("status/").replace("_per_s", "/s"): v for n, v in metrics.items() if n.startswith("status/")}
+    words = [f"{n} {v:,.0f}" if v == round(v) or abs(v) >= 100 else f"{n} {v:.1f}" for n, v in said.items()]
+    return ("  ".join(words),) if words else ()
+
+
 class Panel:
     """Shows a run. A context manager: leaving it (or `close`) puts the terminal back and lets the last state stand.
 

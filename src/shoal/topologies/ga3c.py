@@ -60,7 +60,7 @@ class Ga3cTopology:
     apart = True
     many_learners = False
     # What the published system differs in from the table of tuned settings, whose words are for other topologies.
-    usual: ClassVar[dict[str, Any]] = {"unroll": 5, "normalise_reward": False}
+    usual: ClassVar[dict[str, Any]] = {"unroll": 5, "normalise_reward": False, "log_epsilon": 1e-6}
 
     def __init__(self, config: Ga3cConfig) -> None:
         self.config = config
