@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from shoal.algos.dqn import DQN, DQNConfig
+from shoal.algos.ppo import PPO, PPOConfig
 from shoal.core.algorithm import Drawn, Replay, Task
 from shoal.core.errors import BadInput
 from shoal.core.keys import key_data
@@ -179,16 +180,6 @@ class TestLearning:
         expected = 0.75 * to_vector(state.extra["target"]) + 0.25 * to_vector(after.params)
         np.testing.assert_allclose(to_vector(after.extra["target"]), expected, rtol=1e-5, atol=1e-6)
 
-    def test_the_average_of_the_weights_acts(self) -> None:
-        algorithm = make(average=0.9, learning_rate=1e-2)
-        state = begin(algorithm)
-        average = to_vector(state.extra["average"])
-        for seed in range(3):
-            _, _, state = _gradient(algorithm)(state, drawn(seed))
-            average = 0.9 * average + 0.1 * to_vector(state.params)
-        np.testing.assert_allclose(to_vector(algorithm.actor_state(state).params), average, rtol=1e-4, atol=1e-6)
-        assert params_hash(make().actor_state(state).params) == params_hash(state.params)
-
     def test_settle_takes_params_from_anywhere(self) -> None:
         algorithm = make(target_every=1)
         state = begin(algorithm)
@@ -276,7 +267,6 @@ FLIPS: dict[str, Any] = {
     "loss": "mse",
     "target_every": 1,
     "tau": 0.5,
-    "average": 0.9,
     "epsilon_start": 0.5,
     "epsilon_end": 0.5,
     "explore": 1.0,
@@ -339,6 +329,11 @@ def test_other_actions_than_one_discrete_are_refused(action: ActionSpec) -> None
 def test_a_net_without_action_values_is_refused() -> None:
     with pytest.raises(BadInput, match="ActorCritic has no action values"):
         DQN(DQNConfig(), Task(spec=SPEC, envs=B), ActorCritic(NetConfig(), SPEC))  # type: ignore[arg-type]
+
+
+def test_a_net_without_a_policy_is_refused_by_the_others() -> None:
+    with pytest.raises(BadInput, match="QNetwork has no policy"):
+        PPO(PPOConfig(), Task(spec=SPEC, envs=B), QNetwork(QNetConfig(), SPEC))  # type: ignore[arg-type]
 
 
 def test_equal_ones_compile_once() -> None:

@@ -79,8 +79,6 @@ class DQNConfig:
     """gradients between two moves of the target network"""
     tau: Fraction = 1.0
     """how far the target network moves then: 1 takes over the weights, 0.005 with every gradient follows softly"""
-    average: Fraction = 0.0
-    """act by a running average of the weights, of which this share is kept at each gradient; 0 acts by the newest"""
     epsilon_start: Fraction = 1.0
     """share of random actions at the start"""
     epsilon_end: Fraction = 0.02
@@ -182,7 +180,7 @@ class DQN:
             else None,
             step=jnp.zeros((), jnp.int32),
             progress=jnp.zeros((), jnp.float32),
-            extra={"target": params, **({"average": params} if self.config.average else {})},
+            extra={"target": params},
         )
 
     def rate(self, state: LearnerState) -> Array:
@@ -196,10 +194,9 @@ class DQN:
 
     def actor_state(self, state: LearnerState) -> ActorState:
         epsilon = jnp.asarray(self.epsilon(state), jnp.float32)
-        params = state.extra["average"] if self.config.average else state.params
         if state.obs is None:
-            return ActorState(params, None, None, epsilon)
-        return ActorState(params, state.obs.mean, 1.0 / (statistics.std(state.obs) + 1e-8), epsilon)
+            return ActorState(state.params, None, None, epsilon)
+        return ActorState(state.params, state.obs.mean, 1.0 / (statistics.std(state.obs) + 1e-8), epsilon)
 
     def initial_carry(self, envs: int) -> dict[str, Array]:
         return {}
@@ -260,14 +257,12 @@ class DQN:
         return loss, (jax.lax.stop_gradient(td), metrics)
 
     def settle(self, state: LearnerState, params: Params) -> LearnerState:
-        """The target network moves `tau` of the way after every `target_every` gradients; the average follows each."""
-        step, tau, kept = state.step + 1, self.config.tau, self.config.average
+        """The target network moves `tau` of the way after every `target_every` gradients."""
+        step, tau = state.step + 1, self.config.tau
         due = step % self.config.target_every == 0
 
         def follow(old: Array, new: Array) -> Array:
             return jnp.where(due, new if tau == 1 else old + tau * (new - old), old)
 
-        extra = {"target": jax.tree.map(follow, state.extra["target"], params)}
-        if kept:
-            extra["average"] = jax.tree.map(lambda o, n: kept * o + (1 - kept) * n, state.extra["average"], params)
-        return state._replace(params=params, step=step, extra={**state.extra, **extra})
+        target = jax.tree.map(follow, state.extra["target"], params)
+        return state._replace(params=params, step=step, extra={**state.extra, "target": target})

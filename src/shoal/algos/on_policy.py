@@ -23,6 +23,7 @@ from shoal.core.algorithm import (
     Unrolls,
 )
 from shoal.core.config import Fraction, NonNegative, NonNegativeFloat, Positive, PositiveFloat
+from shoal.core.errors import BadInput
 from shoal.core.trajectory import Array, Trajectory
 from shoal.nets.actor_critic import Net
 from shoal.ops import distributions, losses, returns, schedules, statistics
@@ -106,6 +107,10 @@ class OnPolicy(abc.ABC, Generic[C]):
     Config: ClassVar[type[Any]]
     about: ClassVar[str]
     weighs: ClassVar[bool] = False  # the loss has a probability ratio of its own
+
+    def __post_init__(self) -> None:
+        if not hasattr(self.net, "policy"):
+            raise BadInput(f"--net {type(self.net).__name__} has no policy: this algorithm takes --net actor_critic")
 
     @property
     @abc.abstractmethod
