@@ -13,7 +13,7 @@ from shoal.core.errors import RunFailed
 from shoal.core.ports import NOT_YET, Op
 from shoal.core.program import Context, Fault, PortSpec, Program, Report
 from shoal.runtimes.memory import PLAIN, Place, Silent, plain_ports, private_arena
-from shoal.runtimes.session import Event
+from shoal.runtimes.session import Event, attempt, resume
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,11 +55,11 @@ class InlineSession:
             progress = False
             for name in list(self._steps):
                 op = waiting[name]
-                answer = None if op is None else op.attempt()
+                answer = None if op is None else attempt(op)
                 while answer is not NOT_YET:
                     progress = True
                     try:
-                        asked = self._steps[name].send(answer)
+                        asked = resume(self._steps[name], answer)
                     except StopIteration:
                         del self._steps[name]
                         break
@@ -69,7 +69,7 @@ class InlineSession:
                         yield asked
                         waiting[name], answer = None, None
                     else:
-                        waiting[name], answer = asked, asked.attempt()
+                        waiting[name], answer = asked, attempt(asked)
             if not progress:
                 stuck = ", ".join(f"{name} waits for {op.what}" for name, op in waiting.items() if op is not None)
                 raise RunFailed(f"nobody can go on: {stuck}")

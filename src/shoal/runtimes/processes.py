@@ -224,7 +224,7 @@ class ProcessesSession:
             code = child.process.poll()
             if code is not None:
                 self._listen(child)
-                self._replace(child, "actor_died", f"{child.spec.name} {_cause(code)}")
+                self._replace(child, f"{child.spec.what}_died", f"{child.spec.name} {_cause(code)}")
                 continue
             beat, now = float(self._beats[child.index]), time.monotonic()
             silent = now - (beat or child.started)

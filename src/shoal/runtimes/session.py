@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
 
-from shoal.core.ports import NOT_YET
+from shoal.core.ports import NOT_YET, Op
 from shoal.core.program import Fault, Program, Report, Steps
 
 Event = Report | Fault
@@ -53,20 +54,40 @@ class Stopped(Exception):
     """The session is closing: a role that waits is released."""
 
 
+@dataclass(frozen=True)
+class Failed:
+    """Instead of an answer: what the port raised. It is raised where the role waits, which may know what to do."""
+
+    error: Exception
+
+
+def attempt(op: Op[Any]) -> Any:
+    """The answer, `NOT_YET`, or `Failed`."""
+    try:
+        return op.attempt()
+    except Exception as error:
+        return Failed(error)
+
+
+def resume(steps: Steps, answer: Any) -> Op[Any] | Report:
+    """Hand a role what it waited for; what it asks for next."""
+    return steps.throw(answer.error) if isinstance(answer, Failed) else steps.send(answer)
+
+
 def drive(steps: Steps, pause: float, between: Callable[[], None]) -> Iterator[Report | None]:
     """Run a role where waiting may block. After each wait, of at most `pause` seconds, it calls `between()` and yields None."""
     answer: Any = None
     with contextlib.closing(steps):
         while True:
             try:
-                asked = steps.send(answer)
+                asked = resume(steps, answer)
             except StopIteration:
                 return
             if isinstance(asked, Report):
                 answer = None
                 yield asked
                 continue
-            while (answer := asked.attempt()) is NOT_YET:
+            while (answer := attempt(asked)) is NOT_YET:
                 assert asked.wait is not None, f"{asked.what}: this port cannot be waited for here"
                 asked.wait(pause)
                 between()

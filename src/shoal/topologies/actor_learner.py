@@ -160,7 +160,7 @@ class ActorLearnerTopology:
         if parts.learners == 1:
             return RoleSpec(name=name, build=partial(FreeLearner, parts, source, lockstep), main=True)
         build = partial(JointLearner, parts, index, source, self._together(), lockstep)
-        return RoleSpec(name=name, build=build, main=index == 0)
+        return RoleSpec(name=name, build=build, main=index == 0, what="learner")
 
     def _together(self) -> Together:
         return Together(self.config.average_every, self.config.learning_rate_scale)
