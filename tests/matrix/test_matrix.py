@@ -17,13 +17,19 @@ from shoal.topologies import TOPOLOGIES
 
 UPDATES, T, B = 3, 8, 4
 UNSUPPORTED = {
+    ("actor_learner", "fused"): r"needs the port Board, Stream, which runtime 'fused' does not provide",
     ("dyna", "fused"): r"--actors is 1: topology 'dyna' needs at least 2, one that acts and one that plans",
     ("ga3c", "fused"): r"needs the port Board, Call, Stream, which runtime 'fused' does not provide",
     ("seed", "fused"): r"needs the port Board, Call, Stream, which runtime 'fused' does not provide",
     ("shared_params", "fused"): r"needs the port Roster, Stream, Table, which runtime 'fused' does not provide",
     ("sync", "fused"): r"needs the port Board, Stream, which runtime 'fused' does not provide",
 }
-APART = {"ga3c": UPDATES, "seed": 2, "shared_params": 2 * UPDATES}  # {topology: the largest lag that can be}
+APART = {  # {topology: the largest lag that can be}
+    "actor_learner": 2,
+    "ga3c": UPDATES,
+    "seed": 2,
+    "shared_params": 2 * UPDATES,
+}
 CARRIES = {"dyna": "dyna_q", "ga3c": "a2c"}  # {topology: an algorithm that it takes}, where that is not ppo
 ONE_GRADIENT = ("a2c", "reinforce")  # a batch: what ga3c takes
 OWN: dict[str, dict[str, Any]] = {
@@ -45,7 +51,10 @@ def train(out: Path, topology: str, runtime: str, algo: str = "ppo", **settings:
         "CartPole-v1",
         algo={"name": algo, "unroll": T, **own},
         net={"hidden": (16,)},
-        topology={"name": topology, **({"predictors": 1, "trainers": 1, "adjust": False} if topology == "ga3c" else {})},
+        topology={
+            "name": topology,
+            **({"predictors": 1, "trainers": 1, "adjust": False} if topology == "ga3c" else {}),
+        },
         runtime=runtime,
         actors=actors,
         envs=B,
@@ -95,7 +104,9 @@ def test_algorithm_sequentially(algo: str, tmp_path: Path) -> None:
     check(train(tmp_path, "sequential", "inline", algo, backend="jax"))
 
 
-@pytest.mark.parametrize(("topology", "runtime"), [("sync", "threads"), ("sync", "processes")])
+@pytest.mark.parametrize(
+    ("topology", "runtime"), [("sync", "threads"), ("sync", "processes"), ("actor_learner", "threads")]
+)
 def test_a_replay_behind_actors_that_run_at_the_same_time(topology: str, runtime: str, tmp_path: Path) -> None:
     pytest.importorskip("envpool")
     check(train(tmp_path, topology, runtime, "dqn"))
