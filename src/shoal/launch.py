@@ -126,7 +126,7 @@ def make_parts(plan: Plan, loaded: Loaded | None, weights: Mapping[str, np.ndarr
         check_memory(parts, available_memory())
     if weights is not None:
         fresh = named_leaves(parts.initial_state())
-        kept = {n: a for n, a in weights.items() if n.startswith(("params/", "obs/"))}
+        kept = {n: a for n, a in weights.items() if n.startswith(("params/", "obs/", "extra/"))}
         strange = [n for n, a in kept.items() if n not in fresh or fresh[n].shape != a.shape]
         if strange or not kept:
             raise BadInput(

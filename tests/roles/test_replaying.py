@@ -13,6 +13,7 @@ from shoal.core.weights import params_hash
 from shoal.experiment import resolve
 from shoal.launch import make_parts
 from shoal.replay import Rings
+from shoal.roles.parts import named_leaves
 from shoal.roles.replaying import Replaying, ReplayUpdate, check_memory, gradients_a_call, row_record
 
 T, B = 6, 3
@@ -195,6 +196,16 @@ class TestPool:
         one.insert(*self.rows(parts, 0, 30))
         one.sample(1, 0.0, 0)
         assert not any(name.startswith("rows/") for name in one.snapshot())
+
+
+def test_another_runs_weights_bring_their_target_along() -> None:
+    parts = make(target_every=3)
+    state, _, _ = run(parts, 2)
+    loose = {"backend": "jax", "actors": 1, "envs": B, "algo": {"name": "dqn", "unroll": T}, "net": {"hidden": (8,)}}
+    begun = make_parts(resolve("CartPole-v1", loose), None, named_leaves(state)).initial_state()
+    assert params_hash(begun.params) == params_hash(state.params)
+    assert params_hash(begun.extra) == params_hash(state.extra) != params_hash(parts.initial_state().params)
+    assert int(begun.step) == 0
 
 
 def test_a_replay_that_does_not_fit_is_refused_with_both_numbers() -> None:
