@@ -10,6 +10,7 @@ from pathlib import Path
 
 import rooms
 from dqn import dqn_solve, dqn_speed, replay_draw
+from shared_params import a3c_solve, shared_params
 from shoal_runs import PYTHON, SHOAL, evaluate, solved_after, train
 from targets import Result, Target
 from targets import median as _median
@@ -181,4 +182,6 @@ MEASUREMENTS = {
     "dqn-speed": dqn_speed,
     "dqn-solve": dqn_solve,
     "replay-draw": replay_draw,
+    "shared-params": shared_params,
+    "a3c-solve": a3c_solve,
 }

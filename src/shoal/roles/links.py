@@ -5,6 +5,7 @@ A link gives the newest weights (`pull`), and turns an unroll into a change of t
 
 from __future__ import annotations
 
+import time
 from collections.abc import Generator
 from typing import Any, NamedTuple, Protocol
 
@@ -41,7 +42,8 @@ Learning = Generator[Op[Any], Any, Learnt]
 
 
 class Link(Protocol):
-    table: Table
+    def waited(self) -> float:
+        """Seconds so far that this worker's changes have waited for others: for a lock, or for room in a queue."""
 
     def pull(self) -> np.ndarray: ...
 
@@ -52,12 +54,15 @@ class Central:
     """One vector for all. `hogwild` adds what the update changed; `lock` does so in one piece, by itself."""
 
     def __init__(self, table: Table, worker: int, packing: Packing, update: Update, wild: bool, mask: Any) -> None:
-        self.table, self._worker, self._packing, self._update = table, worker, packing, update
+        self._table, self._worker, self._packing, self._update = table, worker, packing, update
         self._wild, self._mask = wild, mask
         self._version, self._old = 0, np.zeros(0, np.float32)
 
+    def waited(self) -> float:
+        return self._table.waited
+
     def pull(self) -> np.ndarray:
-        self._version, self._old = self.table.pull()
+        self._version, self._old = self._table.pull()
         return self._old
 
     def learn(self, state: LearnerState, unroll: Unroll) -> Learning:
@@ -66,10 +71,10 @@ class Central:
         if self._mask is not None:
             np.copyto(new, old, where=~self._mask)
         if self._wild:
-            count = yield from self.table.push(self._worker, new - old)
+            count = yield from self._table.push(self._worker, new - old)
         else:
             # Where nobody came between, theta' itself is what the same update on the newest weights would give.
-            count = yield from self.table.change(
+            count = yield from self._table.change(
                 [0], lambda versions, rows: [new if versions[0] == pulled else rows[0] + (new - old)]
             )
         return Learnt(state, metrics, count - 1 - pulled)
@@ -82,12 +87,15 @@ class Gossip:
     """
 
     def __init__(self, table: Table, worker: int, packing: Packing, update: Update, seed: int, mask: Any) -> None:
-        self.table, self._worker, self._packing, self._update = table, worker, packing, update
+        self._table, self._worker, self._packing, self._update = table, worker, packing, update
         self._seed, self._mask = seed, mask
         self._version, self._old = 0, np.zeros(0, np.float32)
 
+    def waited(self) -> float:
+        return self._table.waited
+
     def pull(self) -> np.ndarray:
-        self._version, self._old = self.table.pull(self._worker)
+        self._version, self._old = self._table.pull(self._worker)
         return self._old
 
     def learn(self, state: LearnerState, unroll: Unroll) -> Learning:
@@ -95,9 +103,9 @@ class Gossip:
         old, new, pulled = self._old, self._packing.pack(state), self._version
         if self._mask is not None:
             np.copyto(new, old, where=~self._mask)
-        mine, others = self._worker, self.table.rows - 1
+        mine, others = self._worker, self._table.rows - 1
         if not others:
-            count = yield from self.table.change(
+            count = yield from self._table.change(
                 [mine], lambda versions, rows: [new if versions[0] == pulled else rows[0] + (new - old)]
             )
             return Learnt(state, metrics, count - 1 - pulled)
@@ -108,7 +116,7 @@ class Gossip:
             mean = (rows[0] + rows[1]) * np.float32(0.5)
             return [mean + (new - old), mean]
 
-        count = yield from self.table.change([mine, neighbour], meet)
+        count = yield from self._table.change([mine, neighbour], meet)
         return Learnt(state, metrics, count - 1 - pulled)
 
 
@@ -116,16 +124,19 @@ class Sharded:
     """Gradients go to the servers of the slices, through a bounded queue each; what they publish is pulled."""
 
     def __init__(self, ports: Ports, worker: int, packing: Packing, gradients: OneByOne, parts: Parts) -> None:
-        self.table: Table = ports["weights"]
-        self._shards = self.table.rows
+        self._table: Table = ports["weights"]
+        self._shards = self._table.rows
         self._streams: list[Stream] = [ports[f"gradients-{shard}"] for shard in range(self._shards)]
         self._worker, self._packing, self._gradients = worker, packing, gradients
         self._settle = compiled_steps(parts.algorithm).settle
         self._slice = packing.slice_size(self._shards)
-        self._version = 0
+        self._version, self._waited = 0, 0.0
+
+    def waited(self) -> float:
+        return self._waited
 
     def pull(self) -> np.ndarray:
-        pulled = [self.table.pull(shard, self._slice) for shard in range(self._shards)]
+        pulled = [self._table.pull(shard, self._slice) for shard in range(self._shards)]
         self._version = pulled[0][0]
         return np.concatenate([vector for _, vector in pulled])[: self._packing.size]
 
@@ -141,7 +152,7 @@ class Sharded:
             if gradient.stop:
                 break
             lag = (
-                self.table.pull(0, 0)[0]
+                self._table.pull(0, 0)[0]
                 - self._version
                 + sum(map(self._streams[0].depth, range(self._streams[0].lanes)))
             )
@@ -158,7 +169,9 @@ class Sharded:
         padded = np.zeros(self._slice * self._shards, np.float32)
         padded[: gradient.size] = gradient
         for stream, part in zip(self._streams, padded.reshape(self._shards, self._slice), strict=True):
+            asked = time.monotonic()
             slot = yield from stream.claim(self._worker)
+            self._waited += time.monotonic() - asked
             slot["gradient"][...] = part
             slot["progress"][0] = progress
             stream.push(self._worker)

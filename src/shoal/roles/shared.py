@@ -136,7 +136,7 @@ class Worker:
             else:
                 state = self._packing.unpack(vector, state)
             collector.collect(actor, number, first + roster.turns(index), self._slot)
-            before, locked = now(), link.table.waited
+            before, locked = now(), link.waited()
             unroll = Unroll(as_trajectory(self._slot), actor, number, number / max(1, parts.updates))
             learnt = yield from link.learn(state, unroll)
             state, since = learnt.state, since + 1
@@ -144,7 +144,7 @@ class Worker:
                 yield from self._statistics.push(state, unroll.trajectory)
             kept = self._packing.pack_own(state)
             yield from self._own.change([index], lambda _, rows, kept=kept: [kept])  # type: ignore[misc]
-            took, locked = now() - before, link.table.waited - locked
+            took, locked = now() - before, link.waited() - locked
             times = {"time/learn": took - locked, "time/lock": locked, "time/wait": waited, "time/barrier": met}
             self._tell(news, {**learnt.metrics, **times, "lag/versions": learnt.lag, "lag/max": learnt.lag})
             self._news.push(index)

@@ -1,0 +1,95 @@
+"""Workers on shared parameters: what the ways of sharing cost, and how soon A3C solves LunarLander."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+from shoal_runs import solved_after, train
+from targets import Result, Target, median, ratio
+
+A3C = ("LunarLander-v3", "--algo", "a2c", "--topology", "shared_params")
+# Both see the same policy: it does not move.
+STILL = ("--algo.learning-rate", "1e-30", "--eval-episodes", "1")
+NETS = {"10 thousand": "64,64", "1 million": "700,700"}
+
+
+def _run(case: str, *words: str, runtime: str = "processes") -> dict[str, Any]:
+    """One training, with what it says of its waiting."""
+    row = train(*A3C, *words, "--runtime", runtime, keep=True) | {"case": case}
+    if "error" in row:
+        return row
+    folder = Path(row["run"])
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    shutil.rmtree(folder.parent, ignore_errors=True)
+    each = row["updates"] / row["actors"]
+    row["gradients_per_s"] = row["updates"] / row["wall_s"]
+    row["lag"] = row.get("lag_mean")
+    row["wait_us"] = 1e6 * sum(line.get("time/lock", 0.0) for line in lines) / each
+    row["barrier_us"] = 1e6 * sum(line.get("time/barrier", 0.0) for line in lines) / each
+    row["lost"] = lines[-1].get("table/lost")
+    return row
+
+
+def shared_params(quick: bool) -> Result:
+    """LunarLander-v3, A2C, 16 environments a worker, unrolls of 32, learning rate 0: gradients a second of one worker and of two,
+    by the way in which they share, for nets of 10 thousand and 1 million parameters."""
+    times, rows, speeds, waits = 1 if quick else 5, [], {}, {}
+    budgets = {"10 thousand": 60_000 if quick else 400_000, "1 million": 10_000 if quick else 80_000}
+    ways = {
+        "hogwild": (),
+        "lock": ("--topology.consistency", "lock"),
+        "sharded": ("--topology.consistency", "sharded", "--topology.shards", "2"),
+    }
+    for net, hidden in NETS.items():
+        for workers in (1, 2):
+            for repeat in range(times):  # the ways take turns, so that a busy moment hits all of them
+                for way, words in ways.items():
+                    steps = ("--steps", str(budgets[net] * workers), "--actors", str(workers), "--envs", "16")
+                    case = f"{net} parameters, {way}, {workers} worker{'s' * (workers > 1)}, run {repeat + 1}"
+                    row = _run(case, *words, *steps, "--net.hidden", hidden, *STILL)
+                    rows.append(row)
+                    speeds.setdefault((net, way, workers), []).append(row.get("gradients_per_s"))
+                    waits.setdefault((net, way, workers), []).append(row.get("wait_us"))
+    for name, words in (("episode barrier", ("--topology.barrier", "true")), ("split", ("--topology.split", "true"))):
+        steps = ("--steps", str(2 * budgets["10 thousand"]), "--actors", "2", "--envs", "16")
+        rows.append(_run(f"10 thousand parameters, hogwild, 2 workers, {name}", *words, *steps, *STILL))
+    small = {key[1:]: median(found, times) for key, found in speeds.items() if key[0] == "10 thousand"}
+    targets = [
+        Target("gradients/s of 2 workers / of 1, hogwild", ratio(small["hogwild", 2], small["hogwild", 1]), ">= 1.8"),
+        Target("gradients/s of hogwild / of lock, 2 workers", ratio(small["hogwild", 2], small["lock", 2]), ">= 0.97"),
+    ]
+    for net in NETS:
+        lock, sharded = (median(waits[net, way, 2], times) for way in ("lock", "sharded"))
+        targets.append(Target(f"sharded's wait / lock's, {net} parameters", ratio(sharded, lock), "<= 1"))
+    return Result(rows, targets)
+
+
+def a3c_solve(quick: bool) -> Result:
+    """LunarLander-v3, A3C by Hogwild!: seconds from the command's start to a mean of 200 over 100 episodes with two workers, set-up
+    included; and what eight workers on the same cores come to."""
+    train(*A3C, "--steps", "20000", "--eval-episodes", "1")  # fills the cache of compiled code, not counted
+    seeds = range(1 if quick else 5)
+    rows, eight = [], []
+    for seed in seeds:
+        row = train(*A3C, "--actors", "2", "--until-return", "200", "--seed", str(seed))
+        rows.append(row | {"solved_after_s": solved_after(row), "case": f"2 workers, seed {seed}"})
+    for split in ("false", "true"):
+        row = train(*A3C, "--actors", "2", "--until-return", "200", "--topology.split", split)
+        case = f"2 workers, {'actor and critic apart' if split == 'true' else 'each both'}, seed 0"
+        rows.append(row | {"solved_after_s": solved_after(row), "case": case})
+    for seed in seeds:
+        words = ("--actors", "8", "--envs", "16", "--steps", str(200_000 if quick else 1_000_000), "--seed", str(seed))
+        eight.append(train(*A3C, *words, "--eval-episodes", "1") | {"case": f"8 workers, seed {seed}"})
+    solved = [row["solved_after_s"] for row in rows[: len(seeds)]]
+    learnt = [row.get("return_mean") is not None and row["return_mean"] > (-150 if quick else 0) for row in eight]
+    targets = [
+        Target(
+            "seconds to 200, set-up included, slowest", median(solved, len(seeds)) and max(map(float, solved)), "<= 30"
+        ),
+        Target("share of seeds solved", sum(s is not None for s in solved) / len(seeds), ">= 1"),
+        Target("share of seeds that learn with 8 workers", sum(learnt) / len(seeds), ">= 1"),
+    ]
+    return Result([*rows, *eight], targets)
