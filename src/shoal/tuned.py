@@ -51,7 +51,7 @@ TUNED: dict[tuple[str, str], Settings] = {
         "net": {"hidden": [64, 64], "activation": "relu"},
     },
     ("LunarLander-v3", "dqn"): {
-        "steps": 300_000,
+        "steps": 400_000,
         "actors": 1,
         "total_envs": 32,
         "algo": {
@@ -61,9 +61,10 @@ TUNED: dict[tuple[str, str], Settings] = {
             "unroll": 8,
             "batch_size": 128,
             "every": 4,
+            "n_step": 3,
             "capacity": 65_536,
             "warmup": 2_000,
-            "explore": 0.2,
+            "explore": 0.15,
             "epsilon_end": 0.02,
             "target_every": 200,
             "reward_scale": 0.1,
