@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 
 import rooms
+from apart import apart_solve, lag, queue, windows
 from dqn import dqn_solve, dqn_speed, replay_draw
 from shared_params import a3c_solve, shared_params
 from shoal_runs import PYTHON, SHOAL, evaluate, solved_after, train
@@ -171,6 +172,10 @@ def startup(quick: bool) -> Result:
 
 
 MEASUREMENTS = {
+    "apart-solve": apart_solve,
+    "lag": lag,
+    "queue": queue,
+    "windows": windows,
     "startup": startup,
     "lunar-solve": lunar_solve,
     "lunar-speed": lunar_speed,
