@@ -96,7 +96,7 @@ class Worker:
         config, parts, index, packing = self._config, self._parts, self._index, self._packing
         # The parts of this worker alone: its own replay to go on from.
         kept = parts.snapshots.get(f"replay-{index}")
-        mine = replace(parts, snapshots={} if kept is None else {"replay": kept})
+        mine = parts if kept is None else replace(parts, snapshots={"replay": kept})
         memory = None
         if isinstance(parts.algorithm.experience, Replay):
             memory = Replaying(mine, pool=ports.get("replay"), worker=index)
