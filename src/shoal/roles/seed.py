@@ -178,7 +178,7 @@ class Inference:
         gather = self._call.gather(self._batcher.most, self._least, self._batcher.patience(self._wait))
 
         def attempt() -> Any:
-            if ready := [client for client in self._stalled if self._room(client)]:
+            if ready := [client for client in self._stalled if self._room(client)][: self._batcher.most]:
                 return [(client, self._stalled.pop(client)) for client in ready]
             gathered = gather.now()
             if gathered is None:
