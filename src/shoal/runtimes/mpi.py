@@ -23,7 +23,7 @@ from shoal.core.errors import BadInput, EnvFault, RunFailed
 from shoal.core.program import Context, Fault, Program, RoleSpec
 from shoal.runtimes import ranks
 from shoal.runtimes.memory import PLAIN, Place, arena_size, plain_ports
-from shoal.runtimes.mpi_ports import RMA, rma_ports
+from shoal.runtimes.mpi_ports import RMA, rma_ports, rma_window
 from shoal.runtimes.processes import file_locks
 from shoal.runtimes.ranks import NAP, Ranks, Word
 from shoal.runtimes.session import START_TIMEOUT, Event, Stopped, drive
@@ -120,7 +120,8 @@ class Wiring:
         self._here = here
         self._window: Any
         if config.windows == "rma" or (config.windows == "auto" and not here.one_node):
-            self.ports, self._window = rma_ports(program.ports, here, rank_of)
+            self._window, at = rma_window(program.ports, here, rank_of)
+            self.ports = rma_ports(program.ports, here, rank_of, self._window, at)
         else:
             self._window = SharedWindow(here, arena_size(program.ports))
             bell = Nap(self._window.fence)

@@ -224,24 +224,28 @@ HOSTED: dict[str, Any] = {"Stream": RmaStream, "Board": RmaBoard}
 RMA = frozenset({*HOSTED, "Group"})
 
 
-def rma_ports(specs: Mapping[str, PortSpec], here: Ranks, rank_of: RankOf) -> tuple[dict[str, Any], RemoteWindow]:
-    """The ports as this rank sees them, over one window. Collective: every rank makes them in the same order."""
+def rma_window(specs: Mapping[str, PortSpec], here: Ranks, rank_of: RankOf) -> tuple[RemoteWindow, dict[str, list[At]]]:
+    """One window for all ports, and where in it each of them lies. Collective."""
     used = [0] * here.size
-    at: dict[str, list[At]] = {}
+    at: dict[str, list[At]] = {name: [] for name in specs}
     for name, spec in specs.items():
-        at[name] = []
         for rank, size in _made_by(spec).parts(spec, rank_of) if spec.kind in HOSTED else ():
             at[name].append((rank, used[rank]))
             used[rank] += -(-size // ALIGN) * ALIGN
-    window = RemoteWindow(here, used[here.rank])
+    return RemoteWindow(here, used[here.rank]), at
+
+
+def rma_ports(
+    specs: Mapping[str, PortSpec], here: Ranks, rank_of: RankOf, window: RemoteWindow, at: Mapping[str, list[At]]
+) -> dict[str, Any]:
+    """The ports as this rank sees them. Collective where there is a Group: every rank makes them in the same order."""
     bell = Nap(window.fence)
-    ports = {
+    return {
         name: RmaGroup(spec, here, rank_of, bell)
         if isinstance(spec, GroupSpec)
         else _made_by(spec)(spec, window, at[name], bell)
         for name, spec in specs.items()
     }
-    return ports, window
 
 
 def _made_by(spec: PortSpec) -> Any:
