@@ -38,7 +38,7 @@ from shoal.run.progress import Panel, status
 from shoal.run.signals import StopRequest
 from shoal.run.sinks import open_sinks
 from shoal.runtimes.threads import aside
-from shoal.topologies.topology import OwnBatches
+from shoal.topologies.topology import unrolls_of
 
 WINDOW = 100  # episodes behind the mean return
 
@@ -70,18 +70,11 @@ class Outcome:
 def make_algorithm(plan: Plan) -> Algorithm:
     net = plan.net_class(plan.net, plan.spec)
     # Of the topology as it is set, not of its class: what it needs may depend on its settings.
-    apart = plan.topology_class(plan.topology).apart
-    task = Task(spec=plan.spec, envs=unrolls(plan) * plan.envs, fresh=plan.source.fresh, apart=apart)
+    topology = plan.topology_class(plan.topology)
+    envs = plan.envs * unrolls_of(topology, plan.actors, plan.settings.learners)
+    task = Task(spec=plan.spec, envs=envs, fresh=plan.source.fresh, apart=topology.apart)
     algorithm: Algorithm = plan.algo_class(plan.algo, task, net)
     return algorithm
-
-
-def unrolls(plan: Plan) -> int:
-    """That one learner takes for an update."""
-    topology = plan.topology_class(plan.topology)
-    if isinstance(topology, OwnBatches):
-        return topology.unrolls(plan.actors, plan.settings.learners)
-    return plan.actors
 
 
 def make_rows(source: Source, envs: int, seed: int, actor: int, context: Context) -> EnvRows:
@@ -96,7 +89,7 @@ def make_rows(source: Source, envs: int, seed: int, actor: int, context: Context
 def make_parts(plan: Plan, loaded: Loaded | None, weights: Mapping[str, np.ndarray] | None) -> Parts:
     """`loaded` is a checkpoint to go on from; `weights` are the params and statistics of another run to begin with."""
     settings, algorithm = plan.settings, make_algorithm(plan)
-    steps = algorithm.experience.length * unrolls(plan) * plan.envs * settings.learners
+    steps = algorithm.experience.length * algorithm.task.envs * settings.learners
     assert settings.steps is not None
     state: Mapping[str, np.ndarray] = {}
     snapshots: dict[str, dict[str, np.ndarray]] = {}
@@ -112,7 +105,7 @@ def make_parts(plan: Plan, loaded: Loaded | None, weights: Mapping[str, np.ndarr
         actors=plan.actors,
         envs=plan.envs,
         learners=settings.learners,
-        unrolls=unrolls(plan),
+        unrolls=algorithm.task.envs // plan.envs,
         seed=settings.seed,
         updates=-(-settings.steps // steps),
         start=int(loaded.meta["version"]) if loaded else 0,
@@ -180,8 +173,7 @@ class Training:
             self._before = {name: loaded.meta.get(name, 0) for name in self._before}
             self.outcome.recent.extend(loaded.arrays["recent"].tolist())
             self.outcome.env_steps = int(self._before["env_steps"])
-            counted = loaded.meta.get("lags", {})  # a checkpoint of an older release has none
-            self.outcome.histogram.update({int(lag): int(count) for lag, count in counted.items()})
+            self.outcome.histogram.update({int(lag): count for lag, count in loaded.meta.get("lags", {}).items()})
             self.outcome.wall_s = float(self._before["seconds"])
             self.outcome.episodes = int(self._before["episodes"])
 
@@ -270,8 +262,7 @@ class Training:
     def _take(self, report: Report) -> None:
         outcome = self.outcome
         outcome.state, outcome.version = report.state, report.version
-        steps = int(self._before["env_steps"]) + report.env_steps - outcome.env_steps
-        outcome.histogram.update(report.lags or {round(report.metrics["lag/versions"]): steps})
+        outcome.histogram.update(report.lags or {round(report.metrics["lag/versions"]): 1})
         outcome.env_steps = int(self._before["env_steps"]) + report.env_steps
         outcome.began_at = report.began_at
         outcome.wall_s = float(self._before["seconds"]) + report.ended_at - report.began_at

@@ -31,3 +31,8 @@ class OwnBatches(Protocol):
 
     def unrolls(self, actors: int, learners: int) -> int:
         """Of how many unrolls one learner's batch consists. `BadInput` where it cannot be had."""
+
+
+def unrolls_of(topology: Topology, actors: int, learners: int) -> int:
+    """That one learner takes for an update."""
+    return topology.unrolls(actors, learners) if isinstance(topology, OwnBatches) else actors
