@@ -11,6 +11,7 @@ from pathlib import Path
 import rooms
 from apart import apart_solve, lag, queue, windows
 from dqn import dqn_solve, dqn_speed, replay_draw
+from hpc import mpi_queue, offload
 from shared_params import a3c_solve, shared_params
 from shoal_runs import PYTHON, SHOAL, evaluate, solved_after, train
 from targets import Result, Target
@@ -175,6 +176,8 @@ MEASUREMENTS = {
     "apart-solve": apart_solve,
     "lag": lag,
     "queue": queue,
+    "mpi-queue": mpi_queue,
+    "offload": offload,
     "windows": windows,
     "startup": startup,
     "lunar-solve": lunar_solve,

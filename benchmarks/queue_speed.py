@@ -72,8 +72,8 @@ class Consumer(Role):
         yield Report(version=0, env_steps=0, began_at=0.0, ended_at=took, episodes=(), metrics={}, state=None)
 
 
-def seconds(numbers: int, count: int, answered: bool = False, copied: bool = False) -> float:
-    """That `count` slots of so many float32 take."""
+def seconds(numbers: int, count: int, answered: bool = False, copied: bool = False, runtime: Any = None) -> float:
+    """That `count` slots of so many float32 take, between processes unless another runtime is given."""
     record = Record((Field("x", (numbers,), "float32"),))
     # A stream whose producer may end is taken by copy under a lock, as those are that learners share.
     there = StreamSpec(producers=("producer",), consumer="consumer", depth=4, record=record, ends=copied)
@@ -85,7 +85,7 @@ def seconds(numbers: int, count: int, answered: bool = False, copied: bool = Fal
         ),
         ports={"there": there, "back": back} if answered else {"there": there},
     )
-    session = Processes(ProcessesConfig()).start(program, lambda: False)
+    session = (runtime or Processes(ProcessesConfig())).start(program, lambda: False)
     try:
         report = next(event for event in session if isinstance(event, Report))
         return report.ended_at
@@ -93,14 +93,14 @@ def seconds(numbers: int, count: int, answered: bool = False, copied: bool = Fal
         session.close()
 
 
-def main(quick: bool) -> dict[str, Any]:
+def main(quick: bool, runtime: Any = None) -> dict[str, Any]:
     big, small, count = 1 << 18, 64, 400 if quick else 4000
     found: dict[str, Any] = {}
     for case, copied in (("in place", False), ("copied under a lock", True)):
         found[case] = {
-            "gb_per_s": count * big * 4 / seconds(big, count, copied=copied) / 1e9,
-            "small_us": 1e6 * seconds(small, 10 * count, copied=copied) / (10 * count),
-            "round_us": 1e6 * seconds(small, count, answered=True, copied=copied) / count / 2,
+            "gb_per_s": count * big * 4 / seconds(big, count, copied=copied, runtime=runtime) / 1e9,
+            "small_us": 1e6 * seconds(small, 10 * count, copied=copied, runtime=runtime) / (10 * count),
+            "round_us": 1e6 * seconds(small, count, answered=True, copied=copied, runtime=runtime) / count / 2,
         }
     return found
 

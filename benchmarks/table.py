@@ -18,6 +18,8 @@ COLUMNS = {
     "round_us": "us one way, answered",
     "collisions": "share of reads that collide",
     "expected": "expected",
+    "targets_per_s": "targets/s",
+    "gain": "times one at a time",
     "steps_per_s": "steps/s",
     "solved_after_s": "s to goal, set-up included",
     "setup_s": "set-up, s",

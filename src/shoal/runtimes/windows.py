@@ -12,7 +12,8 @@ import numpy as np
 from shoal.core.record import ALIGN, Record
 from shoal.runtimes.ranks import Ranks
 
-SHORTEST, LONGEST = 5e-5, 1e-3  # seconds of a nap
+SHORTEST, LONGEST = 2e-5, 1e-3  # seconds of a nap
+YIELDS = 20  # times that a wait only lets others run before it sleeps
 SAME = 2e-4  # seconds between two naps that belong to one wait
 
 
@@ -21,15 +22,16 @@ class Nap:
 
     def __init__(self, fence: Any) -> None:
         self._fence = fence
-        self._pause, self._woke = SHORTEST, 0.0
+        self._waits, self._woke = 0, 0.0
 
     def ring(self) -> None:
         self._fence()
 
     def wait(self, seconds: float) -> None:
         went_on = time.monotonic() - self._woke > SAME
-        self._pause = SHORTEST if went_on else min(2 * self._pause, LONGEST)
-        time.sleep(min(self._pause, seconds))
+        self._waits = 0 if went_on else self._waits + 1
+        pause = SHORTEST * 2 ** min(self._waits - YIELDS, 10) if self._waits > YIELDS else 0.0
+        time.sleep(min(pause, LONGEST, seconds))
         self._woke = time.monotonic()
 
 
