@@ -43,6 +43,23 @@ def test_lunar_lander_is_solved(tmp_path: Path) -> None:
         assert run.evaluate(100).mean >= 200, seed
 
 
+def test_cartpole_by_dqn(tmp_path: Path) -> None:
+    pytest.importorskip("envpool")
+    for seed in range(2):
+        run = train("CartPole-v1", tmp_path, seed, algo="dqn", until_return=475)
+        assert run.summary["solved_at_s"] is not None, (seed, run.summary["return_mean"])
+        assert run.evaluate(50).mean >= 400, seed
+
+
+@pytest.mark.timeout(900)
+def test_lunar_lander_is_solved_by_dqn(tmp_path: Path) -> None:
+    pytest.importorskip("envpool")
+    for seed in range(2):
+        run = train("LunarLander-v3", tmp_path, seed, algo="dqn", until_return=200)
+        assert run.summary["solved_at_s"] is not None, (seed, run.summary["return_mean"])
+        assert run.evaluate(100).mean >= 200, seed
+
+
 def test_pendulum_swings_up(tmp_path: Path) -> None:
     for seed in range(3):
         run = train("Pendulum-v1", tmp_path, seed, algo="ppo", runtime="fused")
