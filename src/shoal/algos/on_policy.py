@@ -183,7 +183,7 @@ class OnPolicy(abc.ABC, Generic[C]):
         self, actor: ActorState, obs: Array, carry: dict[str, Array], first: Array, key: Array, explore: Array
     ) -> tuple[Array, dict[str, Array], dict[str, Array]]:
         """The policy alone: values are the learner's to compute, and log-probabilities too where it holds what acted."""
-        params, carry = self.net.policy(actor.params, self._seen(actor, obs), carry, first)
+        params, carry = self.net.policy(actor.params, self.seen(actor, obs), carry, first)
         action = distributions.sample(self.task.spec.action, params, key, explore)
         if not self.task.apart:
             return action, {}, carry
@@ -192,10 +192,10 @@ class OnPolicy(abc.ABC, Generic[C]):
     def uncertainty(self, actor: ActorState, obs: Array) -> Array:
         """The entropy of the policy at each of these observations, each taken as the first of an episode."""
         first = jnp.ones(len(obs), bool)
-        params, _ = self.net.policy(actor.params, self._seen(actor, obs), self.net.initial_carry(len(obs)), first)
+        params, _ = self.net.policy(actor.params, self.seen(actor, obs), self.net.initial_carry(len(obs)), first)
         return distributions.entropy(self.task.spec.action, params)
 
-    def _seen(self, actor: ActorState, obs: Array) -> Array:
+    def seen(self, actor: ActorState, obs: Array) -> Array:
         """Observations as the policy sees them."""
         if actor.obs_mean is None:
             return obs
@@ -216,13 +216,13 @@ class OnPolicy(abc.ABC, Generic[C]):
             scale = statistics.update_reward_scale(state.reward, reward, tr.boundary, tr.valid, config.gamma)
             state = state._replace(reward=scale)
             reward = reward / (statistics.std(scale.moments) + 1e-8)
-        seen = self._seen(self.actor_state(state), tr.obs)
+        seen = self.seen(self.actor_state(state), tr.obs)
         value = self.net.value(state.params, seen, tr.carry, tr.first)  # [T+1, B]
         if acted is None:
             log_mu = tr.extras["log_prob"]
         else:
             acted_params = {**acted.params, "value": state.params["value"]}
-            policy, _ = self.net.forward(acted_params, self._seen(acted, tr.obs[:-1]), tr.carry, tr.first[:-1])
+            policy, _ = self.net.forward(acted_params, self.seen(acted, tr.obs[:-1]), tr.carry, tr.first[:-1])
             log_mu = distributions.log_prob(self.task.spec.action, policy, tr.action)
         rewards = (reward, tr.discount, value, tr.boundary, tr.valid, config.gamma, self.lam)
         if self.traces:
