@@ -96,7 +96,7 @@ LONG = [
     for case in CASES
     for runtime in RUNTIMES
     for overlap in (True, False)
-    if runtime not in ("inline", "fused") and (case, runtime, overlap) not in SHORT
+    if runtime not in ("inline", "fused", "mpi") and (case, runtime, overlap) not in SHORT
 ]
 
 
