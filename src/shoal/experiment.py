@@ -49,7 +49,7 @@ class Settings:
     envs: Positive | None = None
     """environments of each actor; by default what the table of tuned settings shares out among the actors"""
     learners: Positive = 1
-    """how many learners share the gradients; the topologies so far have one"""
+    """how many learners share the gradients; more than one with topology actor_learner"""
     steps: Positive | None = None
     """the budget of environment steps, over which schedules run; the default is in the table of tuned settings"""
     until_return: float | None = None
@@ -206,7 +206,11 @@ def resolve(env: Any, loose: Mapping[str, Any]) -> Plan:
     table = tuned(source.name, settings.algo, spec.obs.is_image)
     fields = {axis: {k: v for k, v in given.get(axis, {}).items() if k != "name"} for axis in AXES}
     runtime = _config(runtime_class, fields["runtime"], "runtime")
-    actors = settings.actors or _usual_actors(runtime_class, runtime, settings.learners) or table.get("actors", cores())
+    actors = (
+        settings.actors
+        or _usual_actors(runtime_class, runtime, settings.learners)
+        or table.get("actors", max(cores(), settings.learners))
+    )
     settings = dataclasses.replace(
         settings,
         topology=topology_name,

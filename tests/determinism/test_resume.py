@@ -33,6 +33,14 @@ CASES: dict[str, dict[str, Any]] = {
     "gymnasium sequential": {"env": Walk, "algo": PPO, "net": MLP, **INLINE, "topology": "sequential"},
     "replay": {"env": "CartPole-v1", "backend": "jax", "algo": DQN, "net": MLP, **INLINE},
     "prioritized replay": {"env": Walk, "algo": PRIORITIZED, "net": MLP, **INLINE, "topology": "sequential"},
+    "actor_learner in lockstep": {
+        **INLINE,
+        "env": "CartPole-v1",
+        "backend": "jax",
+        "algo": NORMALISED,
+        "net": MLP,
+        "topology": {"name": "actor_learner", "max_lag": 0},
+    },
     "fused": {"env": "CartPole-v1", "algo": NORMALISED, "net": MLP, **FUSED},
     "fused recurrent": {"env": "CartPole-v1", "algo": PPO, "net": GRU, **FUSED},
 }

@@ -58,6 +58,8 @@ class FreeActor:
         self._format = news_format(parts)
         self._collector = Collector(parts, index, context)
         self._tracker = EpisodeTracker(parts.envs)
+        if (name := f"told-{index}") in parts.snapshots:
+            self._tracker.restore(parts.snapshots[name])
         self._own = parts.record.empty() if freedom.refuses else None
         self._untold: tuple[int, float, list[Episode], int] | None = None
 
@@ -129,7 +131,9 @@ class FreeActor:
 
     def snapshots(self) -> dict[str, dict[str, np.ndarray]]:
         """Only in lockstep is an actor between two unrolls when the main role is between two updates."""
-        return {f"actor-{self._index}": self._collector.snapshot()} if self._freedom.lockstep else {}
+        if not self._freedom.lockstep:
+            return {}
+        return {f"actor-{self._index}": self._collector.snapshot(), f"told-{self._index}": self._tracker.snapshot()}
 
     def close(self) -> None:
         self._collector.close()
