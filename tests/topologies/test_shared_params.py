@@ -191,6 +191,13 @@ def test_the_barrier_is_waited_at(tmp_path: Path) -> None:
     assert run.summary["updates"] == 40 and total > 10 * none
 
 
+def test_some_actions_stray(tmp_path: Path) -> None:
+    """All of them: whatever the weights, an episode of CartPole is then as short as chance makes it."""
+    runs = [train(tmp_path / str(e), shared("lock", epsilon=e), updates=12) for e in (0.0, 0.1, 1.0)]
+    assert len({run.params_hash for run in runs}) == 3
+    assert runs[2].summary["return_mean"] < 40
+
+
 def test_split_workers_teach_one_part_each(tmp_path: Path) -> None:
     before = train(tmp_path / "before", shared("lock", split=True), actors=2, updates=1)
     after = train(tmp_path / "after", shared("lock", split=True), actors=2, updates=2)

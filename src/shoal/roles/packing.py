@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from shoal.core.algorithm import Algorithm, LearnerState, Moments
+from shoal.core.trajectory import Array
 from shoal.core.weights import layout_of, to_vector
 
 
@@ -54,7 +55,7 @@ class Packing:
                     singles.append(np.float32(part))
         return np.concatenate([*parts, np.array(singles, np.float32)])
 
-    def unpack(self, vector: np.ndarray, state: LearnerState) -> LearnerState:
+    def unpack(self, vector: Array, state: LearnerState) -> LearnerState:
         """`state` with the shared part from `vector`; of a vector of the params alone, those."""
         state = state._replace(params=self._params.tree(vector[: self.size]))
         if not self._share or len(vector) == self.size:
@@ -65,12 +66,16 @@ class Packing:
             if is_vector:
                 row = vector[at : at + self.size]
                 # Several additions to a mean of squares, each made on an older one, may have overshot.
-                parts.append(self._params.tree(np.maximum(row, 0) if square else row))
+                parts.append(self._params.tree(row.clip(0) if square else row))
                 at += self.size
             else:
-                parts.append(np.asarray(vector[single]).astype(dtype))
+                parts.append(vector[single].astype(dtype))
                 single += 1
         return state._replace(moments=jax.tree.unflatten(self._flat, parts))
+
+    def without_shared(self, state: LearnerState) -> LearnerState:
+        """`state` without what `unpack` puts there."""
+        return state._replace(params={}, moments=() if self._share else state.moments)
 
     def blank(self) -> LearnerState:
         """A state of zeros, to be filled."""

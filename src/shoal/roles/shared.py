@@ -85,7 +85,7 @@ class Worker:
         self._collector = Collector(parts, index, context)
         self._tracker = EpisodeTracker(parts.envs)
         self._slot = parts.record.empty()
-        self._actor_state = jax.jit(parts.algorithm.actor_state)
+        self._open = jax.jit(self._opened)
         self._words: np.ndarray | None = None  # the own part of a state that this worker goes on from
         if f"worker-{index}" in parts.snapshots:
             self._words = parts.snapshots[f"worker-{index}"]["own"]
@@ -106,11 +106,17 @@ class Worker:
             return Sharded(ports, index, packing, gradients, parts)
         self._learning = update = make_update(mine, memory)
         blank = packing.blank()
-        update.compile(blank, self._actor_state(blank), 1)
+        state, actor = self._open(packing.pack(blank), packing.without_shared(blank))
+        update.compile(state, actor, 1)
         mask = packing.mask(critic=index % 2 == 1) if config.split else None
         if config.consistency == "gossip":
             return Gossip(ports["weights"], index, packing, update, parts.seed, mask)
         return Central(ports["weights"], index, packing, update, config.consistency == "hogwild", mask)
+
+    def _opened(self, vector: Array, state: LearnerState) -> tuple[LearnerState, Any]:
+        """A state with the weights of a pulled vector, and what acts by it; one call, for there are many small arrays."""
+        state = self._packing.unpack(vector, state)
+        return state, self._parts.algorithm.actor_state(state)
 
     def run(self) -> Steps:
         parts, index, roster, now = self._parts, self._index, self._roster, time.monotonic
@@ -129,12 +135,11 @@ class Worker:
                 state = self._packing.unpack_own(words, state)
             if actor is None or self._due(since):
                 vector, since = link.pull(), 0
-                state = self._packing.unpack(vector, state)
                 if self._statistics is not None:
                     state = self._statistics.pull(state)
-                actor = jax.device_put(parts.layout.tree(to_vector(self._actor_state(state))))
+                state, actor = self._open(vector, self._packing.without_shared(state))
             else:
-                state = self._packing.unpack(vector, state)
+                state, _ = self._open(vector, self._packing.without_shared(state))
             collector.collect(actor, number, first + roster.turns(index), self._slot)
             before, locked = now(), link.waited()
             unroll = Unroll(as_trajectory(self._slot), actor, number, number / max(1, parts.updates))
