@@ -58,6 +58,8 @@ class DynaQConfig(DQNConfig):
     """steps that are imagined from a real state, at most"""
     starts: Positive = 128
     """real states from which one round of imagination starts"""
+    straying: Fraction = 0.3
+    """share of random actions in imagination, at least: the model can tell what was never tried"""
     sweeping: bool = True
     """prioritized sweeping: start where, and learn of what, the values err most"""
     bonus: NonNegativeFloat = 0.1
@@ -221,11 +223,14 @@ class DynaQ:
     ) -> Imagined:
         """Branches of up to `horizon` steps from `starts` of the candidates [C, ...], which are real rows.
 
-        Actions are those of the epsilon-greedy policy; an explorer's are those that the model knows least about.
+        Actions are those of the epsilon-greedy policy, with some more at random; an explorer's are those that the model knows
+        least about.
         """
         choose_key, member_key, act_key = jax.random.split(key, 3)
         obs = self._begin(params, scales, actor, candidates, choose_key, explorer)
         n = obs.shape[0]
+        assert actor.epsilon is not None
+        strays = actor._replace(epsilon=jnp.maximum(actor.epsilon, self.config.straying))
         member = jax.random.randint(member_key, (n,), 0, self.model.members)  # a branch follows one member's beliefs
 
         def step(carry: tuple[Array, Array], key: Array) -> tuple[tuple[Array, Array], Any]:
@@ -233,7 +238,7 @@ class DynaQ:
             if explorer:
                 action = self._least_known(params, scales, obs)
             else:
-                action = self.act(actor, obs, {}, jnp.zeros(n, bool), key, jnp.ones(n))[0]
+                action = self.act(strays, obs, {}, jnp.zeros(n, bool), key, jnp.ones(n))[0]
             told = self.model.predict(params, scales, obs, action)
             apart = world_model.disagreement(told)
             following = world_model.step_of(told, scales, obs, member)

@@ -1,0 +1,224 @@
+"""Topology dyna: real and imagined stay apart, the ratio is what was asked for, inline repeats itself bit for bit."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+
+import shoal
+from shoal.algos.dyna_q import DynaQ
+from shoal.core.errors import BadInput
+from shoal.core.program import Context, Fault
+from shoal.experiment import resolve
+from shoal.launch import make_parts
+from shoal.roles.dyna import DynaUpdate, ImaginedMemory
+from shoal.roles.planner import TOLD, Planner, Split, block_record
+from shoal.runtimes.inline import inline_ports
+from shoal.topologies.dyna import DynaConfig, DynaTopology
+
+T, B = 8, 4
+SMALL: dict[str, Any] = {
+    "name": "dyna_q",
+    "unroll": T,
+    "batch_size": 16,
+    "every": 4,
+    "warmup": 60,
+    "capacity": 256,
+    "starts": 8,
+    "horizon": 3,
+    "imagined": 200,
+    "model_hidden": (8,),
+    "members": 2,
+    "model_batch": 16,
+    "model_gradients": 4,
+}
+
+
+def train(out: Path, updates: int = 12, runtime: str = "inline", actors: int = 3, **settings: Any) -> shoal.Run:
+    own = {**SMALL, **settings.pop("algo", {})}
+    plain: dict[str, Any] = {"backend": "jax", "envs": B, "net": {"hidden": (16,)}, "steps": updates * T * B}
+    quiet: dict[str, Any] = {"eval_episodes": 0, "sinks": ("jsonl",), "quiet": True, "report": False}
+    return shoal.train("CartPole-v1", algo=own, runtime=runtime, actors=actors, out=out, **plain, **quiet, **settings)
+
+
+def metrics(run: shoal.Run) -> list[dict[str, float]]:
+    return [json.loads(line) for line in (run.path / "metrics.jsonl").read_text().splitlines()]
+
+
+def parts(actors: int = 3, **algo: Any) -> Any:
+    settings = {"algo": {**SMALL, **algo}, "net": {"hidden": (16,)}, "backend": "jax", "envs": B, "runtime": "inline"}
+    return make_parts(resolve("CartPole-v1", {**settings, "actors": actors, "steps": 1000}), None, None)
+
+
+def test_inline_repeats_itself_and_another_seed_differs(tmp_path: Path) -> None:
+    runs = [
+        train(tmp_path / str(i), seed=seed, topology={"name": "dyna", "explorers": 1})
+        for i, seed in enumerate((1, 1, 2))
+    ]
+    hashes = [run.params_hash for run in runs]
+    assert hashes[0] == hashes[1] != hashes[2]
+    models = [a for run in runs[:2] for n, a in run._loaded().arrays.items() if n == "state/extra/model/head/w"]
+    np.testing.assert_array_equal(*models)
+
+
+def test_steps_and_episodes_are_real_ones(tmp_path: Path) -> None:
+    run = train(tmp_path / "run", actors=4)
+    assert run.summary["env_steps"] == 12 * T * B and run.summary["updates"] == 12
+    lengths = sum(row.get("episode/count", 0) * row.get("episode/length", 0) for row in metrics(run))
+    assert 0 < lengths <= 12 * T * B  # three planners imagine, and none of it is an episode
+    assert run.summary["episodes"] == sum(row.get("episode/count", 0) for row in metrics(run))
+
+
+def test_the_ratio_is_what_was_asked_for_and_the_error_is_told(tmp_path: Path) -> None:
+    rows = metrics(train(tmp_path / "run", updates=20, algo={"adapt": False, "ratio": 2.0}))
+    assert "model/error" not in rows[0]  # nothing real to learn from yet
+    known = [row for row in rows if "model/error" in row]
+    parts_of_it = [known[-1][name] for name in TOLD[:3]]
+    assert known[-1]["model/error"] == pytest.approx(sum(parts_of_it))
+    made = np.diff([row["imagined/gradients"] for row in rows])
+    assert (made[-10:] == 2.0 * T * B / 4).all()  # a round has as many real gradients as it has steps over `every`
+
+
+def test_a_model_that_errs_is_not_learnt_from(tmp_path: Path) -> None:
+    rows = metrics(train(tmp_path / "run", algo={"tolerance": 1e-6}))
+    assert any("model/error" in row for row in rows)
+    assert all(row["imagined/ratio"] == 0 and row["imagined/gradients"] == 0 for row in rows)
+
+
+def test_real_and_imagined_never_mix_their_masks() -> None:
+    made = parts()
+    algorithm = made.algorithm
+    assert isinstance(algorithm, DynaQ)
+    program = DynaTopology(DynaConfig(overlap=False)).program(made)
+    ports = inline_ports(program.ports, [role.name for role in program.roles])
+    faults: list[Fault] = []
+    update = DynaUpdate(made, algorithm, ports)
+    state = jax.jit(algorithm.init)(jax.random.key(0))
+    actor = algorithm.actor_state(state)
+    rng = np.random.default_rng(0)
+    real = 0
+    for version in range(4):
+        slot = {f.name: np.zeros(f.shape, f.dtype) for f in made.record.fields}
+        slot["obs"][...] = rng.uniform(-1, 1, slot["obs"].shape)  # real: within -1 and 1
+        slot["valid"][...] = rng.random(slot["valid"].shape) < 0.7
+        slot["discount"][...] = 1.0
+        block = next(iter([ports["imagined"].claim(0).now()]))
+        block["rows/obs"][...] = rng.uniform(5, 6, block["rows/obs"].shape)  # imagined: between 5 and 6
+        block["rows/next_obs"][...] = 5.5
+        block["valid"][...] = rng.random(block["valid"].shape) < 0.5
+        block["told"][...] = 0.0
+        counted = int(block["valid"].sum())
+        ports["imagined"].push(0)
+        before = update.imagined.size()
+        trajectory = shoal.core.trajectory.as_trajectory(slot)
+        state, actor, told = update(state, actor, [trajectory], version, 0.0)
+        real += int(slot["valid"].sum())
+        assert told["imagined/rows"] == counted and update.imagined.size() == min(200, before + counted)
+        assert told["replay/rows"] == real  # what is imagined is no row of the replay, whatever its mask says
+    pool = ports["real"]
+    kept, _ = pool.read(np.arange(int(pool.sizes()[0])), pool.counts())
+    assert np.abs(kept["obs"]).max() <= 1.0
+    batch = update.imagined.sample(3, 0, 0)
+    assert batch.drawn.rows.obs.min() >= 5.0 and (batch.drawn.weight == 1).all()
+    assert not faults
+
+
+def test_a_planner_waits_for_real_rows_then_imagines_from_them() -> None:
+    made = parts(actors=2)
+    algorithm = made.algorithm
+    program = DynaTopology(DynaConfig(overlap=False)).program(made)
+    ports = inline_ports(program.ports, [role.name for role in program.roles])
+    learner = program.roles[0].build(ports, Context(name="learner", fault=lambda fault: None))
+    planner = Planner(made, algorithm, 0, False, ports, Context(name="planner-1", fault=lambda fault: None))
+    steps = planner.run()
+
+    def go_on() -> Any:
+        """Until it waits for a free slot; the block that it left."""
+        op = next(steps)
+        while (answer := op.now()) is not None:
+            op = steps.send(answer)
+        lane, slot = ports["imagined"].take_any([0]).now()
+        block = {name: array.copy() for name, array in slot.items()}
+        ports["imagined"].release(lane)
+        return block
+
+    empty = go_on()
+    assert not empty["valid"].any() and np.isnan(empty["told"]).all()
+    rng = np.random.default_rng(0)
+    obs = rng.normal(size=(100, 4)).astype(np.float32)
+    rows = {"obs": obs, "action": rng.integers(0, 2, 100).astype(np.int32), "next_obs": obs + 0.1}
+    ports["real"].write(0, {**rows, "reward": np.ones(100, np.float32), "discount": np.full(100, 0.98, np.float32)})
+    learner._publish()
+    before = ports["model"].pull()[1]
+    steps = planner.run()
+    block = go_on()
+    assert block["valid"].any() and np.isfinite(block["told"]).all()
+    assert ports["model"].pull()[0] == 1 and not np.array_equal(ports["model"].pull()[1], before)
+    starts = block["rows/obs"][:8]
+    assert all((obs == start).all(1).any() for start in starts)
+    assert [field.name for field in block_record(made, algorithm).fields] == list(block)
+
+
+def test_held_out_rows_are_never_trained_on() -> None:
+    split, rng = Split(10), np.random.default_rng(0)
+    for size in (20, 57, 100, 201):
+        training, judging = split.training(rng, size, (5000,)), split.judging(rng, size, (5000,))
+        assert set(training) == {i for i in range(size) if i % 10} and set(judging) == set(range(0, size, 10))
+
+
+def test_new_imagined_rows_come_first_and_errors_decide_later() -> None:
+    made = parts(actors=2)
+    memory = ImaginedMemory(made, made.algorithm)
+    slot = block_record(made, made.algorithm).empty()
+    slot["valid"][...] = True
+    slot["rows/reward"][...] = np.arange(24)
+    assert memory.insert(slot) == 24 and memory.ready()
+    drawn = memory.sample(20, 0, 0)
+    errors = np.where(drawn.drawn.rows.reward == 7.0, 50.0, 0.0)
+    memory.feedback(drawn.indices, errors)
+    for call in range(1, 9):  # until every row was drawn once
+        more = memory.sample(20, 0, call)
+        memory.feedback(more.indices, np.where(more.drawn.rows.reward == 7.0, 50.0, 0.0))
+    assert np.mean(memory.sample(20, 1, 0).drawn.rows.reward == 7.0) > 0.9
+
+
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [
+        ({"actors": 1}, "--actors is 1: topology 'dyna' needs at least 2, one that acts and one that plans"),
+        ({"topology": {"name": "dyna", "explorers": 3}}, "--topology.explorers is 3: there are only 2 planners"),
+        (
+            {"topology": {"name": "dyna", "consistency": "gossip"}},
+            "--topology.consistency is 'gossip': expected one of",
+        ),
+    ],
+)
+def test_refusals(settings: dict[str, Any], told: str, tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match=told):
+        train(tmp_path / "run", **settings)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_run_goes_on_with_its_model_and_its_rows(tmp_path: Path) -> None:
+    run = train(tmp_path / "run", algo={"capacity": 1000})
+    before = run._loaded().arrays["state/extra/model/head/w"]
+    more = shoal.train(resume=run.path, steps=16 * T * B, quiet=True, report=False)
+    assert more.summary["updates"] == 16 and more.summary["env_steps"] == 16 * T * B
+    rows = metrics(more)
+    assert rows[-1]["replay/rows"] > rows[11]["replay/rows"]
+    after = more._loaded().arrays["state/extra/model/head/w"]
+    assert np.abs(after - before).max() < 0.1  # it goes on from there
+
+
+@pytest.mark.parametrize(("runtime", "consistency"), [("threads", "hogwild"), ("processes", "lock")])
+def test_planners_at_the_same_time(runtime: str, consistency: str, tmp_path: Path) -> None:
+    topology = {"name": "dyna", "consistency": consistency, "explorers": 1}
+    run = train(tmp_path / "run", updates=60, runtime=runtime, topology=topology)
+    assert run.summary["faults"] == 0 and run.summary["updates"] == 60
+    known = [row for row in metrics(run) if "model/error" in row]
+    assert known and all(np.isfinite(list(row.values())).all() for row in known)
