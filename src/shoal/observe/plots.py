@@ -207,6 +207,32 @@ def lag_histogram(rows: Rows, lags: Mapping[int, int] | None = None) -> Figure |
     return figure
 
 
+def model_error(rows: Rows) -> Figure | None:
+    """The error of a world model on what it has not seen, beside the return, over the run's steps."""
+    at, values = series(rows, "model/error")
+    if not len(at):
+        return None
+    figure, axes = _figure()
+    mark = "o" if len(at) == 1 else None
+    [error] = axes.plot(*_thin(_steps(rows)[at], values), color=RED, lw=1.8, marker=mark, label="error of the model")
+    axes.set_yscale("log")
+    lines = [error]
+    returned_at, returns = series(rows, "episode/return")
+    counted_at, count = series(rows, "episode/count")
+    if len(returned_at) and np.array_equal(counted_at, returned_at):
+        beside = axes.twinx()
+        beside.spines[["top", "left", "bottom"]].set_visible(False)
+        beside.spines["right"].set_color(_INK)
+        beside.tick_params(colors=_INK, labelsize=9)
+        steady = _thin(_steps(rows)[returned_at], _trailing(returns, count))
+        lines += beside.plot(*steady, color=BLUE, lw=1.8, label=f"return, mean of the last {_WINDOW}")
+        beside.set_ylabel("return of training episodes", color=_INK, fontsize=10)
+    axes.legend(handles=lines, loc="upper center", frameon=False, labelcolor=_INK, fontsize=9)
+    axes.xaxis.set_major_formatter(EngFormatter(sep=""))
+    _label(axes, "environment steps", "error on held-out experience")
+    return figure
+
+
 def losses(rows: Rows) -> Figure | None:
     """Every `loss/*` in a small picture of its own."""
     names = sorted({name for row in rows for name in row if name.startswith("loss/")})

@@ -63,6 +63,11 @@ SECTIONS: tuple[tuple[str, str, Callable[[Seen], Figure | None]], ...] = (
         lambda seen: plots.lag_histogram(seen.rows, seen.lags),
     ),
     (
+        "World model",
+        "Its error on real steps that it was never shown (state, reward and end together), beside the return.",
+        lambda seen: plots.model_error(seen.rows),
+    ),
+    (
         "Losses",
         "What the algorithm minimised, term by term.",
         lambda seen: plots.losses(seen.rows),
