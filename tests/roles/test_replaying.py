@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tiny_envs import Picture
 
 from shoal.core.errors import BadInput
 from shoal.core.trajectory import as_trajectory
@@ -32,6 +33,7 @@ def make(**settings: Any) -> Any:
             "warmup": 0,
             "every": 4,
             "reward_scale": 1,
+            "n_step": 1,
             **settings,
         },
         "net": {"hidden": (8,)},
@@ -92,6 +94,18 @@ def test_big_rows_make_smaller_calls(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("shoal.roles.replaying.CALL_BYTES", 5 * 8 * size + 1)
     assert gradients_a_call(parts) == 5
     assert run(parts, 3)[1] == [15, 35, 50], "15, 30 + 3 left over, ..."
+
+
+def test_pictures_are_learnt_from_one_gradient_at_a_time() -> None:
+    """Convolutions inside a compiled loop are slow on CPU."""
+    algo = {"name": "dqn", "unroll": T, "batch_size": 8, "capacity": 60, "warmup": 0, "every": 4}
+    loose = {"actors": 1, "envs": B, "algo": algo, "net": {"hidden": (8,), "conv": ("4x4/4",)}, "runtime": "inline"}
+    parts = make_parts(resolve(Picture(), {**loose, "backend": "jax", "topology": "sequential"}), None, None)
+    assert gradients_a_call(parts) == 1
+    update, state, slot = ReplayUpdate(parts), parts.initial_state(), parts.record.empty()
+    slot["valid"][...] = True
+    state, _, metrics = update(state, parts.algorithm.actor_state(state), [as_trajectory(slot)], 0, 0.0)
+    assert metrics["replay/gradients"] == 4, "18 steps"
 
 
 def test_rows_that_are_not_valid_are_never_drawn() -> None:

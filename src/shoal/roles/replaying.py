@@ -141,7 +141,11 @@ def learn(
         grads, feedback = algorithm.gradients(state, *part)
         return apply(algorithm, state, grads), (feedback.metrics, feedback.td)
 
-    state, (metrics, errors) = jax.lax.scan(one, state, (drawn, keys))
+    if len(keys) == 1:
+        state, only = one(state, jax.tree.map(lambda x: x[0], (drawn, keys)))
+        metrics, errors = jax.tree.map(lambda x: x[None], only)
+    else:
+        state, (metrics, errors) = jax.lax.scan(one, state, (drawn, keys))
     return state, algorithm.actor_state(state), {name: m.mean() for name, m in metrics.items()}, errors
 
 
@@ -209,8 +213,11 @@ def replay_of(parts: Parts) -> Replay:
 
 
 def gradients_a_call(parts: Parts) -> int:
-    """What one round earns, as far as its rows fit into one call."""
+    """What one round earns, as far as its rows fit into one call. One by one for pictures: within a loop XLA's
+    convolutions on CPU take several times as long."""
     replay = replay_of(parts)
+    if parts.algorithm.task.spec.obs.is_image:
+        return 1
     fitting = CALL_BYTES // (replay.batch * sum(field.nbytes for field in row_record(parts).fields))
     return max(1, min(parts.unroll * parts.envs * parts.batch // replay.every, fitting))
 
