@@ -11,6 +11,7 @@ from pathlib import Path
 import rooms
 from apart import apart_solve, lag, queue, windows
 from dqn import dqn_solve, dqn_speed, replay_draw
+from dyna import dyna_cartpole
 from hpc import mpi_queue, offload
 from shared_params import a3c_solve, shared_params
 from shoal_runs import PYTHON, SHOAL, evaluate, solved_after, train
@@ -190,6 +191,7 @@ MEASUREMENTS = {
     "dqn-speed": dqn_speed,
     "dqn-solve": dqn_solve,
     "replay-draw": replay_draw,
+    "dyna-cartpole": dyna_cartpole,
     "shared-params": shared_params,
     "a3c-solve": a3c_solve,
 }

@@ -26,6 +26,7 @@ COLUMNS = {
     "solved_at_s": "s to goal, running",
     "command_s": "whole command, s",
     "env_steps": "steps",
+    "real_episodes": "real episodes",
     "return_mean": "training return",
     "eval_mean": "greedy return",
     "eval_sd": "its sd",
