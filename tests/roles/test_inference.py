@@ -105,6 +105,7 @@ def test_the_main_role_hears_the_mean_batch_of_all_servers() -> None:
     for lane, (calls, rows) in enumerate([(10, 320), (10, 80)]):
         batcher.calls = batcher.rows = 0
         tally = Tally(stream, lane, batcher)
+        tally.tell()
         batcher.calls, batcher.rows = calls, rows
         tally._at -= 1.0  # a second ago
         tally.tell()

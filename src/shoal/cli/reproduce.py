@@ -20,7 +20,11 @@ from shoal.core.errors import BadInput, nearest
 SWITCHES = ("quick", "list", "json", "quiet", "help")
 OPTIONS = ("seeds", "out")
 # Who runs experiments: the first word of a spec's `runner = "room:name"`. Each module has RUNNERS, by name.
-ROOMS = {"compare": "shoal.observe.compare", "optimize": "shoal.optimize.experiments"}
+ROOMS = {
+    "compare": "shoal.observe.compare",
+    "horizons": "shoal.observe.horizons",
+    "optimize": "shoal.optimize.experiments",
+}
 SPEC_ENTRIES = {"title", "source", "runner", "all", "full", "quick", "tables", "goals"}
 
 USAGE = """usage: shoal reproduce NAME [--quick] [--seeds N] [--out FOLDER] [--quiet] [--json]

@@ -7,6 +7,7 @@ A results document is plain data: `title`, `source`, `size`, `tables` and `goals
 
 from __future__ import annotations
 
+import base64
 import math
 import re
 from collections.abc import Mapping, Sequence
@@ -121,12 +122,22 @@ def write_comparison(folder: Path, document: Document) -> Path:
         wide = " wide" if picture.get_figwidth() > 8 else ""
         svg = plots.render(picture, "svg").decode()
         panels.append(f'<figure class="panel{wide}"><h2>{escape(title)}</h2><p>{escape(hint)}</p>{svg}</figure>')
+    panels += [_clip(clip) for clip in document.get("clips", ())]
     body = "\n".join(
         [_header(document), *_html_tables(document), f'<div class="grid">{"".join(panels)}</div>', *_lists(document)]
     )
     page = PAGE.replace("{{title}}", escape(document["title"])).replace("{{body}}", body)
     write_atomically(folder / "report.html", page.encode())
     return folder / "report.html"
+
+
+def _clip(clip: Mapping[str, str]) -> str:
+    """An mp4, taken into the page."""
+    data = base64.b64encode(Path(clip["file"]).read_bytes()).decode()
+    return (
+        f'<figure class="panel"><h2>{escape(clip["title"])}</h2><p>{escape(clip["hint"])}</p>'
+        f'<video controls loop muted playsinline autoplay src="data:video/mp4;base64,{data}"></video></figure>'
+    )
 
 
 def _cell(name: str, table: Mapping[str, Any], column: str, values: Mapping[str, Any], told: Mapping[str, Any]) -> Cell:

@@ -43,19 +43,21 @@ def curves(figure: Mapping[str, Any], reference: Reference) -> Figure:
     """
     panels, overlay = figure["panels"], bool(figure.get("overlay"))
     picture, grid = _panels(len(panels), 3.9)
+    scale = figure.get("scale", "log")
+    least = 1e-12 if scale == "log" else -np.inf  # a perfect score has no place on a logarithmic axis
     for axes, panel in zip(grid, panels, strict=True):
         for i, line in enumerate(panel["lines"]):
             colour = PALETTE[i % len(PALETTE)]
             if overlay:
-                steps, values = _aligned(line["runs"][:1])
+                steps, values = _aligned(line["runs"][:1], least)
                 axes.plot(steps, values[0], color=colour, label=line["name"], **OVERLAY[i % len(OVERLAY)])
                 continue
-            steps, values = _aligned(line["runs"])
+            steps, values = _aligned(line["runs"], least)
             middle = np.median(values, 0)
             if len(values) > 1:
                 axes.fill_between(steps, values.min(0), values.max(0), color=colour, alpha=0.12, lw=0)
             axes.plot(steps, middle, color=colour, lw=1.6, label=line["name"])
-        axes.set_yscale("log")
+        axes.set_yscale(scale)
         axes.xaxis.set_major_formatter(EngFormatter(sep=""))
         axes.set_title(panel["title"], color=_INK, fontsize=10, loc="left")
         _label(axes, figure["x"], panel.get("y", figure["y"]))
@@ -187,8 +189,8 @@ def _legend_below(picture: Figure, axes: Axes, columns: int) -> None:
     picture.legend(lines, labels, loc="outside lower center", ncols=columns, frameon=False, labelcolor=_INK, fontsize=9)
 
 
-def _aligned(runs: Sequence[Mapping[str, Any]]) -> tuple[np.ndarray, np.ndarray]:
-    """Steps [N] and values [runs, N]: on the first run's steps, each the median of its neighbours."""
+def _aligned(runs: Sequence[Mapping[str, Any]], least: float = 1e-12) -> tuple[np.ndarray, np.ndarray]:
+    """Steps [N] and values [runs, N]: on the first run's steps, each the median of its neighbours, and at least `least`."""
     steps = np.array(runs[0]["steps"], float)
     each = []
     for run in runs:
@@ -196,4 +198,4 @@ def _aligned(runs: Sequence[Mapping[str, Any]]) -> tuple[np.ndarray, np.ndarray]
         reach = max(0, round(_SMOOTH * len(values) / 2))
         near = [values[max(0, i - reach) : i + reach + 1] for i in range(len(values))]
         each.append([float(np.median(some)) for some in near])
-    return steps, np.maximum(np.array(each), 1e-12)  # a perfect score has no place on a logarithmic axis
+    return steps, np.maximum(np.array(each), least)

@@ -88,12 +88,13 @@ class Agent:
         while True:
             yield from self._control.until(lambda numbers: lane < numbers.agents)
             slot = yield from self._stream.claim(lane)
-            slot["clock"][0] = time.monotonic()
             rows.begin(slot)
             for name, array in carry.items():
                 slot[name][...] = array
             for t in range(parts.unroll):
                 answer = yield from self._call.ask(lane, {"obs": rows.obs, "first": rows.first, **carry})
+                if t == 0:  # not before: the first answer of all waits until everybody is ready
+                    slot["clock"][0] = time.monotonic()
                 carry = {name: answer[name] for name in carry}
                 slot["version"][t] = answer["version"]
                 for name, array in answer.items():

@@ -135,10 +135,13 @@ class Tally:
 
     def __init__(self, stream: Stream, lane: int, batcher: Batcher) -> None:
         self._stream, self._lane, self._batcher = stream, lane, batcher
-        self._told, self._at = (0, 0), time.monotonic()
+        self._told, self._at = (0, 0), 0.0  # nothing before the first batch counts: that was waiting for the others to start
 
     def tell(self) -> None:
+        """After every batch."""
         now = time.monotonic()
+        if not self._at:
+            self._told, self._at = (self._batcher.calls, self._batcher.rows), now
         if now - self._at < TELL_EVERY:
             return
         slot = self._stream.claim(self._lane).now()
