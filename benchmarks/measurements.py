@@ -13,6 +13,7 @@ from apart import apart_solve, lag, queue, windows
 from dqn import dqn_solve, dqn_speed, replay_draw
 from dyna import dyna_cartpole
 from hpc import mpi_queue, offload
+from inference import inference
 from shared_params import a3c_solve, shared_params
 from shoal_runs import PYTHON, SHOAL, evaluate, solved_after, train
 from targets import Result, Target
@@ -175,6 +176,7 @@ def startup(quick: bool) -> Result:
 
 MEASUREMENTS = {
     "apart-solve": apart_solve,
+    "inference": inference,
     "lag": lag,
     "queue": queue,
     "mpi-queue": mpi_queue,

@@ -13,6 +13,8 @@ COLUMNS = {
     "gradients_per_s": "gradients/s",
     "wait_us": "us waited a gradient",
     "lag": "lag, versions",
+    "batch": "mean batch of a call",
+    "predictions_per_s": "predictions/s",
     "gb_per_s": "GB/s, 1 MB slots",
     "small_us": "us a small slot",
     "round_us": "us one way, answered",
