@@ -11,6 +11,7 @@ from shoal_runs import PYTHON, train
 from targets import Result, Target, median, ratio
 
 LUNAR = ("LunarLander-v3", "--until-return", "200", "--eval-episodes", "1")
+CARTPOLE = ("CartPole-v1", "--algo", "a2c", "--topology", "actor_learner", "--backend", "jax")
 RATE = "2e-2"  # the learning rate of the experiment on lag
 
 
@@ -55,19 +56,8 @@ def lag(quick: bool) -> Result:
         for returns in ("vtrace", "gae"):
             for seed in range(1 if quick else 5):
                 words = ("--algo.returns", returns, "--algo.learning-rate", RATE, "--topology.delay", str(delay))
-                base = (
-                    "CartPole-v1",
-                    "--algo",
-                    "a2c",
-                    "--topology",
-                    "actor_learner",
-                    "--runtime",
-                    "inline",
-                    "--backend",
-                    "jax",
-                )
                 goal = ("--actors", "1", "--until-return", "475", "--eval-episodes", "1", "--seed", str(seed))
-                row = train(*base, *words, *goal, timeout=300)
+                row = train(*CARTPOLE, "--runtime", "inline", *words, *goal, timeout=300)
                 rows.append(row | {"case": f"lag {delay}, {returns}, seed {seed}", "lag": row.get("lag_mean")})
                 reached.setdefault((delay, returns), []).append(row.get("solved_at_s") is not None)
     share = {key: sum(found) / len(found) for key, found in reached.items()}
@@ -101,26 +91,26 @@ def expected_collisions(actors: int, learners: int) -> float:
 def windows(quick: bool) -> Result:
     """CartPole-v1, A2C, 8 actors, L learners that read windows: how often two read the same, and what is learnt."""
     rows, targets = [], []
+    try:
+        rounds = run_json([PYTHON, str(HERE / "window_rounds.py"), *(["--quick"] if quick else [])], timeout=300)
+    except Failed as failure:
+        return Result([{"who": "Shoal", "error": str(failure)}], [])
+    for learners in (2, 4, 8):
+        for selection, expected in (("assigned", 0.0), ("random", expected_collisions(8, learners))):
+            rate = rounds[f"{learners} {selection}"]
+            case = f"{learners} learners, {selection}: a read of each, a push of each actor, in turn"
+            rows.append({"who": "Shoal", "case": case, "collisions": rate, "expected": expected})
+            targets.append(Target(f"{case}: distance from the closed form", abs(rate - expected), "<= 0.02"))
     steps = str(20_000 if quick else 300_000)
     for learners in (2,) if quick else (2, 4, 8):
         for selection in ("assigned", "random"):
             words = ("--topology.stream", "window", "--topology.selection", selection, "--topology.batch-unrolls", "1")
-            base = (
-                "CartPole-v1",
-                "--algo",
-                "a2c",
-                "--topology",
-                "actor_learner",
-                "--runtime",
-                "inline",
-                "--backend",
-                "jax",
-            )
             size = ("--actors", "8", "--learners", str(learners), "--steps", steps, "--eval-episodes", "1")
-            row = train(*base, *words, *size, keep=True) | {"case": f"{learners} learners, {selection}"}
+            row = train(*CARTPOLE, "--runtime", "threads", *words, *size, keep=True) | {
+                "case": f"{learners} learners, {selection}, training"
+            }
             if "error" not in row:
                 row["collisions"] = _collisions(Path(row["run"]))
-                row["expected"] = expected_collisions(8, learners) if selection == "random" else 0.0
                 if selection == "assigned":
                     targets.append(
                         Target(f"collision rate of {learners} learners, assigned", row["collisions"], "<= 0")
