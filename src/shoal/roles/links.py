@@ -13,7 +13,7 @@ import numpy as np
 
 from shoal.core.algorithm import LearnerState
 from shoal.core.keys import GOSSIP, key_data
-from shoal.core.ports import Op, Stream, Table
+from shoal.core.ports import NOT_YET, Op, Stream, Table
 from shoal.core.program import Ports
 from shoal.core.record import Field, Record
 from shoal.core.trajectory import Trajectory
@@ -169,9 +169,12 @@ class Sharded:
         padded = np.zeros(self._slice * self._shards, np.float32)
         padded[: gradient.size] = gradient
         for stream, part in zip(self._streams, padded.reshape(self._shards, self._slice), strict=True):
-            asked = time.monotonic()
-            slot = yield from stream.claim(self._worker)
-            self._waited += time.monotonic() - asked
+            room = stream.claim(self._worker)
+            slot: Any = room.attempt()
+            if slot is NOT_YET:
+                asked = time.monotonic()
+                slot = yield from room
+                self._waited += time.monotonic() - asked
             slot["gradient"][...] = part
             slot["progress"][0] = progress
             stream.push(self._worker)

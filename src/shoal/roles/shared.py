@@ -100,13 +100,16 @@ class Worker:
         memory = None
         if isinstance(parts.algorithm.experience, Replay):
             memory = Replaying(mine, pool=ports.get("replay"), worker=index)
+        blank = packing.blank()
+        state, actor = self._open(packing.pack(blank), packing.without_shared(blank))
         if config.consistency == "sharded":
             gradients = make_one_by_one(mine, memory)
+            if memory is None:  # compiles; a replay would remember it
+                state, _ = gradients.take(state, actor, as_trajectory(self._slot), 0, 0.0)
+                gradients.gradient(state, 0)
             self._learning: Any = gradients
             return Sharded(ports, index, packing, gradients, parts)
         self._learning = update = make_update(mine, memory)
-        blank = packing.blank()
-        state, actor = self._open(packing.pack(blank), packing.without_shared(blank))
         update.compile(state, actor, 1)
         mask = packing.mask(critic=index % 2 == 1) if config.split else None
         if config.consistency == "gossip":
