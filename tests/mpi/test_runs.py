@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
-from mpi_job import TINY, Job, wait_until
+from mpi_job import HERE, TINY, Job, wait_until
 
 from shoal import train
 from shoal.core.errors import BadInput
@@ -62,22 +62,25 @@ def test_an_environment_of_several_ranks(tmp_path: Path) -> None:
     assert job.lines[0]["eval_mean"] == 10 * 1, "rank 0 evaluates alone"
 
 
-def test_two_learners_and_actors_apart(tmp_path: Path) -> None:
-    words = [
-        "--runtime",
-        "mpi",
-        "--topology",
-        "actor_learner",
-        "--learners",
-        "2",
-        "--steps",
-        "640",
-        "--json",
-        "--quiet",
-    ]
-    job = Job.train(tmp_path, 4, "CartPole-v1", *TINY, *words, "--runtime.windows", "rma", "--out", "run")
-    assert job.end() == 0, job.err.read_text()
-    assert (job.lines[0]["actors"], job.lines[0]["learners"]) == (2, 2) and job.lines[0]["env_steps"] >= 640
+@pytest.mark.slow
+@pytest.mark.ci
+@pytest.mark.parametrize("windows", ["shared", "rma"])
+def test_topologies_on_four_ranks(windows: str, tmp_path: Path) -> None:
+    """One job, one run after another: also a test that windows are freed and ranks wait for what comes next."""
+    job = Job(tmp_path, 4, str(HERE / "topologies_on_ranks.py"), windows)
+    assert job.end(280) == 0, job.err.read_text()
+    apart = ["actor_learner queue", "actor_learner stack", "actor_learner window"]
+    shared = ["shared_params", "seed", "ga3c", "dyna"] if windows == "shared" else []
+    assert [line["case"] for line in job.lines] == ["sync", *apart, *shared]
+    assert all(line["runtime"] == "mpi" and line["updates"] > 0 and not line["stopped"] for line in job.lines)
+    assert [line["learners"] for line in job.lines[:4]] == [1, 2, 2, 2]
+
+
+def test_what_crosses_no_nodes_is_refused(tmp_path: Path) -> None:
+    words = ["--runtime", "mpi", "--runtime.windows", "rma", "--topology", "shared_params", "--algo", "a2c"]
+    job = Job.train(tmp_path, 2, "CartPole-v1", "--envs", "2", *words, "--out", "run")
+    assert job.end() == 2
+    assert "needs the port Roster, Table, which runtime 'mpi' does not provide" in job.err.read_text()
 
 
 def test_a_lost_rank_ends_the_job_and_resume_goes_on(tmp_path: Path) -> None:
@@ -117,7 +120,7 @@ def test_too_many_roles_are_refused_in_one_line(tmp_path: Path) -> None:
     job = Job.train(tmp_path, 2, "CartPole-v1", *TINY, "--runtime", "mpi", "--actors", "4", "--out", "run")
     assert job.end() == 2
     lines = [line for line in job.err.read_text().splitlines() if line.startswith("shoal:")]
-    assert len(lines) == 1 and "has 5 roles" in lines[0] and "needs mpiexec -n 5" in lines[0]
+    assert len(lines) == 1 and "has 5 roles" in lines[0] and "needs mpiexec -n 5, or --actors 1" in lines[0]
     assert not (tmp_path / "run").exists()
 
 

@@ -34,7 +34,7 @@ PAUSE = 0.1  # seconds that a wait may take at most; naps are far shorter
 BEAT = 0.5  # seconds between two signs of life
 FAREWELL = 6.0  # seconds that the ranks have to end their roles
 ALONE = "learner"  # roles whose names begin so come right after the main one, and have one rank each
-GROUPED = "actor"  # roles whose names begin so have --runtime.ranks-per-env ranks each
+GROUPED = ("actor", "worker")  # roles whose names begin so step environments: --runtime.ranks-per-env ranks each
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,9 +101,12 @@ def placed(program: Program, size: int, ranks_per_env: int) -> list[tuple[RoleSp
     if len(found) != size:
         names = ", ".join(spec.name for spec in ordered[:4]) + (", ..." if len(ordered) > 4 else "")
         each = f", actors with {ranks_per_env} ranks each" if ranks_per_env > 1 else ""
+        alone = sum(not spec.name.startswith(GROUPED) for spec in ordered)
+        fit, rest = divmod(size - alone, ranks_per_env)
+        other = f", or --actors {fit}" if alone < len(ordered) and fit > 0 and not rest else ""
         raise BadInput(
-            f"mpiexec -n {size}: this run has {len(ordered)} roles ({names}){each}: it needs mpiexec -n {len(found)},"
-            " or another --actors"
+            f"mpiexec -n {size}: this run has {len(ordered)} roles ({names}){each}: it needs mpiexec -n"
+            f" {len(found)}{other}"
         )
     return found
 
