@@ -117,7 +117,8 @@ def test_every_experiment_is_whole(name: str) -> None:
         build(config, {**spec["all"], **spec[size]})  # every entry is a setting of the right type
     columns = {column for table in spec["tables"] for column in table["columns"]}
     reference = reproduce.read_reference(ROOT / name / "reference.csv")
-    assert reference and {column for row in reference.values() for column in row} <= columns
+    assert reference or "print no numbers" in (ROOT / name / "README.md").read_text()
+    assert {column for row in reference.values() for column in row} <= columns
     assert {goal["column"] for goal in spec.get("goals", [])} <= columns
     assert reproduce.read_deviations(ROOT / name / "README.md")
 

@@ -8,7 +8,7 @@ import math
 import pytest
 
 from shoal.run import progress
-from shoal.run.progress import Panel, clock, shares, sparkline
+from shoal.run.progress import Panel, clock, shares, sparkline, status
 
 
 class Terminal(io.StringIO):
@@ -29,6 +29,12 @@ def test_clock_and_shares() -> None:
     assert [clock(s) for s in (None, math.nan, 4.21, 187, 7425)] == ["-", "-", "4.2 s", "3:07", "2:03:45"]
     assert shares({"collect": 3.0, "learn": 1.0, "other": 9.0, "wait": math.nan}) == {"collect": 0.75, "learn": 0.25}
     assert shares({"collect": 0.0}) == {} == shares({})
+
+
+def test_what_roles_say_of_their_work_is_one_line() -> None:
+    said = {"status/score": 12.345, "status/predictions_per_s": 12345.6, "status/trainers": 2.0, "loss/value": 1.0}
+    assert status(said) == ("score 12.3  predictions/s 12,346  trainers 2",)
+    assert status({"loss/value": 1.0}) == ()
 
 
 def test_without_a_terminal_it_is_a_line_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
