@@ -15,7 +15,7 @@ from shoal.experiment import resolve
 from shoal.launch import make_parts
 from shoal.replay import Rings
 from shoal.roles.parts import named_leaves
-from shoal.roles.replaying import Replaying, ReplayUpdate, check_memory, gradients_a_call, row_record
+from shoal.roles.replaying import Replaying, ReplayUpdate, check_memory, gradients_a_call, row_record, rows_of
 
 T, B = 6, 3
 
@@ -237,3 +237,17 @@ def test_a_replay_beyond_the_limit_is_not_part_of_checkpoints() -> None:
     for limit, saved in ((1.01 * size, True), (0.99 * size, False)):
         _, _, update = run(make(save_limit=limit), 1)
         assert ("replay" in update.snapshots()) == saved
+
+
+def test_workers_with_a_memory_each_share_out_what_is_kept_and_what_is_waited_for() -> None:
+    parts = make(warmup=30)
+    alone, one = Replaying(parts), Replaying(parts, workers=2)
+    rows = row_record(parts)
+    drawn = type(rows_of(parts))(**{f.name: np.zeros((20, *f.shape), f.dtype) for f in rows.fields})
+    for memory in (alone, one):
+        memory.insert(drawn, np.ones(20, bool))
+    assert not alone.ready() and one.ready()
+    for _ in range(5):
+        alone.insert(drawn, np.ones(20, bool))
+        one.insert(drawn, np.ones(20, bool))
+    assert alone.size() == 60 and one.size() == 30

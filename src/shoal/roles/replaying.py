@@ -35,10 +35,16 @@ class Batch(NamedTuple):
 
 
 class Replaying:
-    """Rows and the sampler over them. With a `pool`, rows go into this worker's ring and are drawn from all rings."""
+    """Rows and the sampler over them. With a `pool`, rows go into this worker's ring and are drawn from all rings.
 
-    def __init__(self, parts: Parts, *, pool: Pool | None = None, worker: int = 0) -> None:
+    Without one, `workers` that each have a memory of their own share out what is kept and what is waited for.
+    """
+
+    def __init__(self, parts: Parts, *, pool: Pool | None = None, worker: int = 0, workers: int = 1) -> None:
         self._replay = replay_of(parts)
+        if pool is None and workers > 1:
+            share = max(self._replay.batch, self._replay.capacity // workers)
+            self._replay = self._replay._replace(capacity=share, warmup=min(share, self._replay.warmup // workers))
         self._seed, self._worker = parts.seed, worker
         self._rows = type(rows_of(parts))
         if pool is None:

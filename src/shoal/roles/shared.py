@@ -99,7 +99,7 @@ class Worker:
         mine = parts if kept is None else replace(parts, snapshots={"replay": kept})
         memory = None
         if isinstance(parts.algorithm.experience, Replay):
-            memory = Replaying(mine, pool=ports.get("replay"), worker=index)
+            memory = Replaying(mine, pool=ports.get("replay"), worker=index, workers=parts.actors)
         blank = packing.blank()
         state, actor = self._open(packing.pack(blank), packing.without_shared(blank))
         if config.consistency == "sharded":
