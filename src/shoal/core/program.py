@@ -151,7 +151,7 @@ class RoleSpec:
     name: str
     build: Callable[[Ports, Context], Role]
     main: bool = False  # runs where the program was started, and reports
-    what: str = "actor"  # in the name of a fault: actor_died
+    what: str = "actor"  # in the name of a fault: actor_died; only an actor that is silent for long is taken to hang
     core: int | None = None  # the core it would like to stay on, counted from 0
 
 

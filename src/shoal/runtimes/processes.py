@@ -226,6 +226,8 @@ class ProcessesSession:
                 self._listen(child)
                 self._replace(child, f"{child.spec.what}_died", f"{child.spec.name} {_cause(code)}")
                 continue
+            if child.spec.what != "actor":
+                continue  # no environment: to compile or to learn may take as long as it takes
             beat, now = float(self._beats[child.index]), time.monotonic()
             silent = now - (beat or child.started)
             if silent > (self._config.step_timeout if beat else max(START_TIMEOUT, self._config.step_timeout)):

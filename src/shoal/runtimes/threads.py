@@ -143,7 +143,8 @@ class ThreadsSession:
     def _work(self, spec: RoleSpec) -> None:
         def beat() -> None:
             """Called at every step and while waiting for others, so that silence means a step that does not return."""
-            self._beats[spec.name] = time.monotonic()
+            if spec.what == "actor":
+                self._beats[spec.name] = time.monotonic()
             if self._stop.is_set():
                 raise Stopped
 
