@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from shoal.algos import ALGOS
+from shoal.algos.a2c import A2C, A2CConfig
 from shoal.algos.on_policy import even_split
 from shoal.algos.ppo import PPO, PPOConfig
 from shoal.core.algorithm import Task
@@ -76,6 +77,18 @@ def test_learning_prefers_what_pays() -> None:
     obs, first = jnp.asarray(trajectory().obs[:-1]), jnp.asarray(trajectory().first[:-1])
     logits = algorithm.net.forward(state.params, obs, {}, first)[0]
     assert float((logits[..., 1] > logits[..., 0]).mean()) > 0.85
+
+
+@pytest.mark.parametrize(("floor", "moves"), [(0.0, True), (1e-9, True), (0.999, False)])
+def test_probabilities_below_the_floor_have_no_gradient(floor: float, moves: bool) -> None:
+    """GA3C's log max(pi, epsilon): with a floor above every probability, the policy's own loss teaches nothing."""
+    net = ActorCritic(NetConfig(hidden=(8,)), SPEC)
+    config = A2CConfig(unroll=T, log_epsilon=floor, entropy=0.0, value_weight=0.0)
+    algorithm = A2C(config, Task(spec=SPEC, envs=B), net)
+    state = jax.jit(algorithm.init)(jax.random.key(0))
+    args = (state, algorithm.actor_state(state), [trajectory()], key_data(0), np.float32(0))
+    metrics = compiled(algorithm).update(*args)[2]
+    assert (float(metrics["grad_norm"]) > 0) == moves
 
 
 def test_the_kl_stop_stops() -> None:
