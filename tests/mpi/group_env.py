@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import gymnasium as gym
@@ -51,4 +52,16 @@ class Raises(SumEnv):
         self.age += 1
         if self.age == 30:
             raise RuntimeError("out of order")
+        return super().step(action)
+
+
+class Hangs(SumEnv):
+    """Its fortieth step does not return, where an actor makes it."""
+
+    age = 0
+
+    def step(self, action: int) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+        self.age += 1
+        if self.age == 40:
+            time.sleep(1000)
         return super().step(action)

@@ -116,6 +116,16 @@ def test_what_an_actor_meets_is_told_and_ends_the_run_with_a_checkpoint(tmp_path
     assert "out of order" in (tmp_path / "run" / "faults.log").read_text() and _steps(tmp_path / "run") > 0
 
 
+def test_a_step_that_does_not_return_ends_the_run_with_a_checkpoint(tmp_path: Path) -> None:
+    words = ["--runtime", "mpi", "--runtime.step-timeout", "2", "--envs", "1", "--steps", "100000", "--quiet"]
+    words += ["--algo.unroll", "16", "--algo.batch-size", "16", "--net.hidden", "8", "--eval-episodes", "0"]
+    job = Job.train(tmp_path, 2, "group_env:Hangs", *words, "--out", "run")
+    assert job.end() == 1
+    assert "actor-0 (rank 1) has not finished a step for 2 s" in job.err.read_text()
+    assert _steps(tmp_path / "run") > 0
+    wait_until(lambda: not job.ranks(), "the rank that hangs to end", 5)
+
+
 def test_too_many_roles_are_refused_in_one_line(tmp_path: Path) -> None:
     job = Job.train(tmp_path, 2, "CartPole-v1", *TINY, "--runtime", "mpi", "--actors", "4", "--out", "run")
     assert job.end() == 2
