@@ -22,7 +22,11 @@ def running(run: Train, processes: int) -> set[int]:
 
 @pytest.mark.parametrize(
     ("consistency", "shards"),
-    [("lock", 0), ("sharded", 2), pytest.param("hogwild", 0, marks=pytest.mark.slow)],
+    [
+        ("lock", 0),
+        pytest.param("sharded", 2, marks=pytest.mark.slow),
+        pytest.param("hogwild", 0, marks=pytest.mark.slow),
+    ],
 )
 def test_killed_workers_and_servers_are_replaced_and_the_run_goes_on(
     tmp_path: Path, consistency: str, shards: int
@@ -45,6 +49,7 @@ def test_killed_workers_and_servers_are_replaced_and_the_run_goes_on(
     assert shared_memory() <= before
 
 
+@pytest.mark.slow
 def test_the_budget_holds_although_a_worker_was_killed(tmp_path: Path) -> None:
     words = ("--topology.consistency", "lock", "--steps", "9600", "--json")
     with train(tmp_path, *SHARED, *words) as run:
@@ -54,7 +59,7 @@ def test_the_budget_holds_although_a_worker_was_killed(tmp_path: Path) -> None:
         assert run.json["env_steps"] == 9600 and run.json["faults"] == 1
 
 
-@pytest.mark.parametrize("whole", [False, True])
+@pytest.mark.parametrize("whole", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_the_main_process_or_the_whole_group_is_killed_and_resume_goes_on(tmp_path: Path, whole: bool) -> None:
     before = shared_memory()
     with train(tmp_path, *SHARED, "--topology.consistency", "hogwild", "--steps", LONG) as run:

@@ -60,6 +60,21 @@ def test_lunar_lander_is_solved_by_dqn(tmp_path: Path) -> None:
         assert run.evaluate(100).mean >= 200, seed
 
 
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize(("consistency", "actors"), [("hogwild", 2), ("lock", 2), ("sharded", 2), ("hogwild", 8)])
+def test_lunar_lander_by_workers_on_shared_parameters(consistency: str, actors: int, tmp_path: Path) -> None:
+    """A3C. Eight workers have the weights of two lags ago and more: there it is enough that they learn."""
+    pytest.importorskip("envpool")
+    topology = {"name": "shared_params", "consistency": consistency}
+    more: dict[str, Any] = {"until_return": 200} if actors == 2 else {"steps": 800_000, "envs": 16}
+    run = train("LunarLander-v3", tmp_path, 0, algo="a2c", topology=topology, actors=actors, **more)
+    if actors == 2:
+        assert run.summary["solved_at_s"] is not None, run.summary["return_mean"]
+        assert run.evaluate(50, sample=True).mean >= 100  # the first mean of 200 flatters
+    else:
+        assert run.summary["return_mean"] > 0 and run.summary["lag_mean"] > 2
+
+
 def test_pendulum_swings_up(tmp_path: Path) -> None:
     for seed in range(3):
         run = train("Pendulum-v1", tmp_path, seed, algo="ppo", runtime="fused")
