@@ -40,7 +40,6 @@ def lunar_solve(quick: bool) -> Result:
     ways = {
         "shoal": "settings near Shoal's",
         "zoo": "the RL Zoo's hyperparameters for this environment",
-        "own": "its own hyperparameters",
     }
     for way, how in ways.items():
         peer = rooms.run_peer("sample_factory", seconds=limit, until_return=200, words=("--hyper", way))
