@@ -19,7 +19,7 @@ from shoal.envs.autoreset import Rows
 from shoal.envs.batch import Step
 from shoal.experiment import resolve
 from shoal.launch import make_parts
-from shoal.roles.inference import SERVED, Batcher, Heard, Tally, call_sizes
+from shoal.roles.inference import SERVED, WORTH, Batcher, Heard, Tally, call_sizes
 from shoal.roles.seed import EnvActor, Inference
 from shoal.runtimes.inline import inline_ports
 from shoal.topologies.seed import SeedConfig, SeedTopology
@@ -93,7 +93,7 @@ def test_waiting_is_worth_as_long_as_calls_take() -> None:
     batcher = Batcher(parts_of(actors=1), 100, (0,))
     assert batcher.patience(1.0) == 0.0, "nothing is known yet"
     batcher.took = 0.003
-    assert batcher.patience(1.0) == pytest.approx(0.006) and batcher.patience(0.001) == 0.001
+    assert batcher.patience(1.0) == pytest.approx(WORTH * 0.003) and batcher.patience(0.001) == 0.001
 
 
 def test_the_main_role_hears_the_mean_batch_of_all_servers() -> None:

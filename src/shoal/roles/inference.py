@@ -18,7 +18,7 @@ from shoal.roles.compiled import compiled
 from shoal.roles.news import News, NewsFormat
 from shoal.roles.parts import Parts
 
-WORTH = 2.0  # calls' time that it is worth to wait for a fuller batch: the questions that come meanwhile save calls
+WORTH = 4.0  # calls' time that it is worth to wait for a fuller batch: the questions that come meanwhile save calls
 TELL_EVERY = 0.2  # seconds between two pieces of news
 RECENT = 10  # pieces of news that a rate is the mean of
 SILENT = 2.0  # seconds
@@ -135,7 +135,8 @@ class Tally:
 
     def __init__(self, stream: Stream, lane: int, batcher: Batcher) -> None:
         self._stream, self._lane, self._batcher = stream, lane, batcher
-        self._told, self._at = (0, 0), 0.0  # nothing before the first batch counts: that was waiting for the others to start
+        # Nothing before the first batch counts: that was waiting for the others to start.
+        self._told, self._at = (0, 0), 0.0
 
     def tell(self) -> None:
         """After every batch."""
