@@ -12,11 +12,15 @@ import pytest
 
 import shoal
 from shoal.algos.dyna_q import DynaQ
+from shoal.core.algorithm import Drawn
 from shoal.core.errors import BadInput
+from shoal.core.keys import key_data
 from shoal.core.program import Context, Fault
+from shoal.core.trajectory import Transitions, as_trajectory
+from shoal.core.weights import params_hash
 from shoal.experiment import resolve
 from shoal.launch import make_parts
-from shoal.roles.dyna import DynaUpdate, ImaginedMemory
+from shoal.roles.dyna import DynaUpdate, ImaginedMemory, compiled_imagined
 from shoal.roles.planner import TOLD, Planner, Split, block_record
 from shoal.runtimes.inline import inline_ports
 from shoal.topologies.dyna import DynaConfig, DynaTopology
@@ -107,7 +111,7 @@ def test_real_and_imagined_never_mix_their_masks() -> None:
         slot["obs"][...] = rng.uniform(-1, 1, slot["obs"].shape)  # real: within -1 and 1
         slot["valid"][...] = rng.random(slot["valid"].shape) < 0.7
         slot["discount"][...] = 1.0
-        block = next(iter([ports["imagined"].claim(0).now()]))
+        block = ports["imagined"].claim(0).now()
         block["rows/obs"][...] = rng.uniform(5, 6, block["rows/obs"].shape)  # imagined: between 5 and 6
         block["rows/next_obs"][...] = 5.5
         block["valid"][...] = rng.random(block["valid"].shape) < 0.5
@@ -115,7 +119,7 @@ def test_real_and_imagined_never_mix_their_masks() -> None:
         counted = int(block["valid"].sum())
         ports["imagined"].push(0)
         before = update.imagined.size()
-        trajectory = shoal.core.trajectory.as_trajectory(slot)
+        trajectory = as_trajectory(slot)
         state, actor, told = update(state, actor, [trajectory], version, 0.0)
         real += int(slot["valid"].sum())
         assert told["imagined/rows"] == counted and update.imagined.size() == min(200, before + counted)
@@ -126,6 +130,19 @@ def test_real_and_imagined_never_mix_their_masks() -> None:
     batch = update.imagined.sample(3, 0, 0)
     assert batch.drawn.rows.obs.min() >= 5.0 and (batch.drawn.weight == 1).all()
     assert not faults
+
+
+def test_imagined_gradients_move_the_weights_and_nothing_else() -> None:
+    algorithm = parts(actors=2, target_every=1).algorithm
+    state = jax.jit(algorithm.init)(jax.random.key(0))
+    rng = np.random.default_rng(0)
+    obs = rng.normal(size=(2, 16, 4)).astype(np.float32)
+    numbers = rng.normal(size=(2, 16)).astype(np.float32)
+    rows = Transitions(obs, np.zeros((2, 16), np.int32), numbers, np.full((2, 16), 0.9, np.float32), obs)
+    after, _, _, errors = compiled_imagined(algorithm)(state, Drawn(rows, np.ones((2, 16), np.float32)), key_data(0))
+    assert params_hash(after.params) != params_hash(state.params) and errors.shape == (2, 16)
+    assert params_hash(after.extra["target"]) == params_hash(state.extra["target"])
+    assert int(after.step) == int(state.step) == 0
 
 
 def test_a_planner_waits_for_real_rows_then_imagines_from_them() -> None:
