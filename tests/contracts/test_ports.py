@@ -400,7 +400,11 @@ class TestTable:
             a.put(np.full(3, row, np.float32), row)
         assert answer(b.change([2, 0], lambda _, rows: [rows[0] + 10, rows[1] + 20])) == 1
         pulled = [a.pull(row) for row in range(3)]
-        assert [(version, vector.tolist()) for version, vector in pulled] == [(1, [20] * 3), (0, [1] * 3), (1, [12] * 3)]
+        assert [(version, vector.tolist()) for version, vector in pulled] == [
+            (1, [20] * 3),
+            (0, [1] * 3),
+            (1, [12] * 3),
+        ]
 
     def test_what_is_changed_by_a_mistake_stays_and_the_lock_is_free(self, world: World) -> None:
         a, b = self.ends(world)
