@@ -44,7 +44,7 @@ def test_a_member_sees_the_same_whether_asked_alone_or_with_others() -> None:
     assert not np.allclose(together.change, other.change, atol=1e-4)  # the action matters
 
 
-def test_errors_are_mse_mse_and_bce_as_the_definition_says() -> None:
+def test_errors_are_mse_mse_and_balanced_bce_as_the_definition_says() -> None:
     rng = np.random.default_rng(1)
     units = scales(rng)
     told = Prediction(rng.normal(size=(K, N, WIDTH)), rng.normal(size=(K, N)), rng.normal(size=(K, N)))
@@ -58,7 +58,8 @@ def test_errors_are_mse_mse_and_bce_as_the_definition_says() -> None:
                 state += (told.change[k, i, j] - change) ** 2 / (K * N * WIDTH)
             reward_error += (told.reward[k, i] - (reward[i] - 0.3) / 1.7) ** 2 / (K * N)
             p = 1 / (1 + np.exp(-told.logit[k, i]))
-            cross -= np.log(p if done[i] else 1 - p) / (K * N)
+            # 2 of 5 rows are ends: each end weighs 1/2 : 2/5, each other row 1/2 : 3/5.
+            cross -= (5 / 4 if done[i] else 5 / 6) * np.log2(p if done[i] else 1 - p) / (K * N)
     found = errors(told, units, obs, next_obs, reward, done)
     np.testing.assert_allclose([found.state, found.reward, found.done], [state, reward_error, cross], rtol=1e-4)
     assert float(found.total) == pytest.approx(state + reward_error + cross, rel=1e-4)
@@ -82,6 +83,14 @@ def test_disagreement_is_none_where_all_say_the_same() -> None:
     np.testing.assert_array_equal(disagreement(same), np.zeros(N))
     apart = Prediction(jnp.arange(K, dtype=jnp.float32)[:, None, None] * jnp.ones((K, N, WIDTH)), *same[1:])
     np.testing.assert_allclose(disagreement(apart), np.full(N, np.std([0, 1, 2])), rtol=1e-6)
+
+
+def test_ends_that_are_never_foreseen_are_an_error_as_large_as_guessing() -> None:
+    rng = np.random.default_rng(4)
+    done = np.arange(100) < 4
+    never = Prediction(jnp.zeros((K, 100, WIDTH)), jnp.zeros((K, 100)), jnp.full((K, 100), -3.0))
+    obs = rng.normal(size=(100, WIDTH))
+    assert float(errors(never, scales(rng), obs, obs, done * 0.0, done).done) > 1.0
 
 
 def linear(rng: np.random.Generator, n: int) -> dict[str, Any]:

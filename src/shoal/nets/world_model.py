@@ -20,6 +20,7 @@ from shoal.core.trajectory import Array
 from shoal.nets.initial import realise
 from shoal.nets.mlp import dense, mlp, plan_dense, plan_mlp
 
+RAREST = 0.02  # share of ends from which on they no longer weigh as much as all the rest
 HEAD_GAIN = 0.01  # the first prediction: all stays as it is
 
 
@@ -109,7 +110,7 @@ class ModelErrors(NamedTuple):
 
     state: Array  # squared error of the change
     reward: Array  # squared error
-    done: Array  # binary cross-entropy
+    done: Array  # binary cross-entropy, balanced between the two kinds and in bits: 1 is the toss of a coin
 
     @property
     def total(self) -> Array:
@@ -125,7 +126,10 @@ def errors(
     target = jnp.clip(change, -10.0, 10.0)
     earned = jnp.clip((reward - scales.reward_mean) / scales.reward_std, -10.0, 10.0)
     ended = jnp.asarray(done, jnp.float32)
-    cross = jax.nn.softplus(prediction.logit) - ended * prediction.logit
+    # Ends are rare, and a model that never sees one coming is of no use: both kinds weigh the same.
+    share = jnp.mean(ended)
+    weight = ended * 0.5 / jnp.maximum(share, RAREST) + (1.0 - ended) * 0.5 / jnp.maximum(1.0 - share, RAREST)
+    cross = weight * (jax.nn.softplus(prediction.logit) - ended * prediction.logit) / jnp.log(2.0)
     return ModelErrors(
         jnp.mean(jnp.square(prediction.change - target)),
         jnp.mean(jnp.square(prediction.reward - earned)),
