@@ -11,21 +11,21 @@ from shoal_runs import train
 from targets import Result, Target, median, ratio
 
 WARM = 0.3  # of a run's rows of metrics, left out
-ACTORS, ENVS = 4, 16
+ACTORS, ENVS = 4, 64
 UNBATCHED = {"seed": "--topology.inference-batch", "ga3c": "--topology.prediction-batch"}
 
 
 def inference(quick: bool) -> Result:
-    """CartPole-v1, A2C, 4 actors of 16 environments: mean batch of a call and predictions/s under load, and with one environment a
+    """CartPole-v1, A2C, unrolls of 20, 4 actors of 64 environments: mean batch of a call and predictions/s under load, and with one environment a
     call. Then LunarLander-v3, PPO, to a mean of 200: seconds of running of `seed` beside `sync`."""
     rows, targets = [], []
     for topology, flag in UNBATCHED.items():
         found: dict[bool, dict[str, Any]] = {}
         for batched in (True, False):
-            steps = (60_000 if quick else 400_000) // (1 if batched else 5)
+            steps = (200_000 if quick else 1_000_000) // (1 if batched else 10)
             words = ("--topology", topology, "--actors", str(ACTORS), "--envs", str(ENVS), "--steps", str(steps))
+            words += ("--algo.unroll", "20", flag, str(ACTORS * ENVS) if batched else "1")
             words += ("--topology.adjust", "false") if topology == "ga3c" else ()
-            words += () if batched else (flag, "1")
             found[batched] = _served(words) | {"case": f"{topology}, {'batched' if batched else 'one at a time'}"}
             rows.append(found[batched])
         share = ratio(found[True].get("batch"), ACTORS * ENVS)
