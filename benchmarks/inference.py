@@ -16,8 +16,8 @@ UNBATCHED = {"seed": "--topology.inference-batch", "ga3c": "--topology.predictio
 
 
 def inference(quick: bool) -> Result:
-    """CartPole-v1, A2C, unrolls of 20, 4 actors of 64 environments: mean batch of a call and predictions/s under load, and with one environment a
-    call. Then LunarLander-v3, PPO, to a mean of 200: seconds of running of `seed` beside `sync`."""
+    """CartPole-v1, A2C, unrolls of 20, 4 actors of 64 environments: mean batch of a call and predictions/s under load, and with one
+    environment a call. Then LunarLander-v3, PPO, to a mean of 200: seconds of running of `seed` beside `sync`."""
     rows, targets = [], []
     for topology, flag in UNBATCHED.items():
         found: dict[bool, dict[str, Any]] = {}
@@ -53,7 +53,7 @@ def _served(words: tuple[str, ...]) -> dict[str, Any]:
 
 def _solve(seeds: range) -> tuple[list[dict[str, Any]], tuple[float | None, float | None]]:
     """(rows, (median of seed's seconds, median of sync's))."""
-    cases = {"seed": ("--topology", "seed", "--actors", "4"), "sync": ("--topology", "sync")}
+    cases = {case: ("--topology", case) for case in ("seed", "sync")}
     rows: list[dict[str, Any]] = []
     times: dict[str, list[float | None]] = {case: [] for case in cases}
     for words in cases.values():  # fills the cache of compiled code, not counted
