@@ -314,6 +314,20 @@ FLIPS: dict[str, Any] = {
     "decay": 0.5,
     "epsilon": 0.1,
     "initial_square": 1.0,
+    "final_entropy": 0.0,
+    "returns": "vtrace",
+    "rho_clip": 0.5,
+    "c_clip": 0.5,
+    "optimiser": "adam",
+    "momentum": 0.3,
+    "log_epsilon": 0.5,
+}
+# What a knob needs beside it to matter.
+BESIDE: dict[str, dict[str, Any]] = {
+    "final_entropy": {"entropy": 0.5},
+    "rho_clip": {"returns": "vtrace"},
+    "c_clip": {"returns": "vtrace"},
+    "momentum": {"optimiser": "momentum"},
 }
 KNOBS = [(name, field.name) for name in ON_POLICY for field in dataclasses.fields(ALGOS[name].Config)]
 
@@ -324,16 +338,20 @@ PLAIN = {"learning_rate": 0.02, "final_rate": 0.1}
 @pytest.mark.parametrize(("name", "knob"), KNOBS)
 def test_every_knob_is_read(name: str, knob: str) -> None:
     """Another value makes another update. `FLIPS` must know every field, so a new one cannot be forgotten."""
-    plain = make(name, **PLAIN)
+    beside = {**PLAIN, **BESIDE.get(knob, {})}
+    plain = make(name, **beside)
     value = FLIPS[knob] if FLIPS[knob] is not None else not getattr(plain.config, knob)
     assert value != getattr(plain.config, knob)
-    other = make(name, **{**PLAIN, knob: value})
+    other = make(name, **{**beside, knob: value})
     state = begin(plain)._replace(progress=jnp.float32(0.5))
     shape = [(a.experience, a.minibatches, float(a.rate(state))) for a in (plain, other)]
     if shape[0] != shape[1]:
         return
     tr = trajectory(plain)
     fresh = jax.jit(other.init)(jax.random.key(0))
+    if knob == "momentum":  # it shows once there was a step before
+        moved = jax.tree.map(jnp.ones_like, fresh.moments)
+        state, fresh = state._replace(moments=moved), fresh._replace(moments=moved)
     one = learn(plain, tr, state, drift=1.2)
     two = learn(other, tr, state._replace(moments=fresh.moments, obs=fresh.obs, reward=fresh.reward), drift=1.2)
     assert bits((one.state.params, one.feedback.stop)) != bits((two.state.params, two.feedback.stop))

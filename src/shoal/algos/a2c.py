@@ -64,7 +64,7 @@ class A2C(OnPolicy[A2CConfig]):
         return rmsprop(config.decay, config.epsilon, config.initial_square)
 
     def loss(self, params: Params, state: LearnerState, batch: Batch) -> tuple[Array, dict[str, Array]]:
-        return actor_critic_loss(self, params, batch, self._floor)
+        return actor_critic_loss(self, params, state, batch, self._floor)
 
     @property
     def _floor(self) -> float | None:
@@ -77,7 +77,7 @@ class A2C(OnPolicy[A2CConfig]):
 
 
 def actor_critic_loss(
-    algorithm: OnPolicy[Any], params: Params, batch: Batch, floor: float | None = None
+    algorithm: OnPolicy[Any], params: Params, state: LearnerState, batch: Batch, floor: float | None = None
 ) -> tuple[Array, dict[str, Array]]:
     """-log pi A + c (v - G)^2 - beta H, the mean over valid rows; `floor` bounds log pi in the first term from below."""
     rows, config = batch.rows, algorithm.config
@@ -86,7 +86,7 @@ def actor_critic_loss(
     policy_loss = losses.masked_mean(losses.policy_gradient(held, rows.advantage), rows.valid)
     value_loss = losses.masked_mean(losses.value_loss(value, rows.target), rows.valid)
     mean_entropy = losses.masked_mean(entropy, rows.valid)
-    total = policy_loss + config.value_weight * value_loss - config.entropy * mean_entropy
+    total = policy_loss + config.value_weight * value_loss - algorithm.entropy_weight(state) * mean_entropy
     metrics = {"policy": policy_loss, "value": value_loss, "entropy": mean_entropy}
     return total, {**metrics, **(ratios(log_pi, batch, config.rho_clip) if algorithm.traces else {})}
 

@@ -48,6 +48,8 @@ class OnPolicyConfig:
     """samples a gradient, at most: the batch is cut into even minibatches no larger than this; 0 is the whole batch"""
     entropy: NonNegativeFloat = 0.0
     """weight of the entropy bonus"""
+    final_entropy: Fraction = 1.0
+    """share of the entropy bonus that is left at the end of the budget; 1 keeps it constant"""
     value_weight: NonNegativeFloat = 1.0
     """weight of the value loss, which is half the squared error"""
     max_grad_norm: PositiveFloat = 0.5
@@ -165,6 +167,12 @@ class OnPolicy(abc.ABC, Generic[C]):
             progress=jnp.zeros((), jnp.float32),
             extra={},
         )
+
+    def entropy_weight(self, state: LearnerState) -> Array | float:
+        start = self.config.entropy
+        if self.config.final_entropy == 1:
+            return start
+        return schedules.linear(start, start * self.config.final_entropy, state.progress)
 
     def rate(self, state: LearnerState) -> Array:
         start = self.config.learning_rate

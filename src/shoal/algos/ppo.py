@@ -62,7 +62,7 @@ class PPO(OnPolicy[PPOConfig]):
             squared = losses.value_loss(value, rows.target)
         value_loss = losses.masked_mean(squared, rows.valid)
         mean_entropy = losses.masked_mean(entropy, rows.valid)
-        total = policy_loss + config.value_weight * value_loss - config.entropy * mean_entropy
+        total = policy_loss + config.value_weight * value_loss - self.entropy_weight(state) * mean_entropy
         ratio = jnp.exp(log_pi - rows.log_mu)
         metrics = {
             "policy": policy_loss,

@@ -42,7 +42,7 @@ class Reinforce(OnPolicy[ReinforceConfig]):
         return adam(1e-8)
 
     def loss(self, params: Params, state: LearnerState, batch: Batch) -> tuple[Array, dict[str, Array]]:
-        return actor_critic_loss(self, params, batch)
+        return actor_critic_loss(self, params, state, batch)
 
     def should_stop(self, metrics: dict[str, Array]) -> Array:
         return never(metrics)

@@ -31,6 +31,9 @@ HOPELESS = 10  # updates without one finished episode after which training gives
 DEFAULTS: dict[str, dict[str, Any]] = {
     "reinforce": {
         "gamma": 0.0,
+        # The bonus keeps the policy wide until its mean is right: a narrow one stays in whichever valley it is in.
+        "entropy": 0.1,
+        "final_entropy": 0.0,
         "final_rate": 0.01,
         "max_grad_norm": 0.5,
         "normalise_reward": True,
