@@ -59,7 +59,9 @@ class Outcome:
     stopped: bool = False  # on request, before the budget was spent
     recent: deque[float] = field(default_factory=lambda: deque(maxlen=WINDOW))
     lags: list[tuple[float, float]] = field(default_factory=list)
-    histogram: Counter[int] = field(default_factory=Counter)  # rows learnt from, by how many versions old what acted was
+    histogram: Counter[int] = field(
+        default_factory=Counter
+    )  # rows learnt from, by how many versions old what acted was
     faults: int = 0
 
     @property

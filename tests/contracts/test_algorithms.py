@@ -30,7 +30,9 @@ ACTIONS = {
     "mixed": ActionSpec((Categorical((3, 2)), Continuous((-2.0,), (2.0,)), Binary(2))),
 }
 KINDS = ("discrete", "mixed", "recurrent")
-ON_POLICY = [name for name, entry in ALGOS.items() if issubclass(entry, OnPolicy)]  # tests/algos has those with a replay
+ON_POLICY = [
+    name for name, entry in ALGOS.items() if issubclass(entry, OnPolicy)
+]  # tests/algos has those with a replay
 
 
 @cache
