@@ -128,7 +128,7 @@ def test_imagination_ends_where_nothing_real_has_been() -> None:
 
 
 def test_sweeping_starts_where_values_err_most() -> None:
-    swept, plain = make(starts=8), make(starts=8, sweeping=False)
+    swept, plain = make(starts=8, sweeping=True), make(starts=8)
     candidates = rows(CANDIDATES * 8)
     loud = candidates.obs[:, 0] > np.median(candidates.obs[:, 0])
     candidates = candidates._replace(reward=np.where(loud, 100.0, 0.0).astype(np.float32))

@@ -12,15 +12,12 @@ import pytest
 
 import shoal
 from shoal.algos.dyna_q import DynaQ
-from shoal.core.algorithm import Drawn
 from shoal.core.errors import BadInput
-from shoal.core.keys import key_data
 from shoal.core.program import Context, Fault
-from shoal.core.trajectory import Transitions, as_trajectory
-from shoal.core.weights import params_hash
+from shoal.core.trajectory import as_trajectory
 from shoal.experiment import resolve
 from shoal.launch import make_parts
-from shoal.roles.dyna import DynaUpdate, ImaginedMemory, compiled_imagined
+from shoal.roles.dyna import DynaUpdate, ImaginedMemory
 from shoal.roles.planner import TOLD, Planner, Split, block_record
 from shoal.runtimes.inline import inline_ports
 from shoal.topologies.dyna import DynaConfig, DynaTopology
@@ -132,19 +129,6 @@ def test_real_and_imagined_never_mix_their_masks() -> None:
     assert not faults
 
 
-def test_imagined_gradients_move_the_weights_and_nothing_else() -> None:
-    algorithm = parts(actors=2, target_every=1).algorithm
-    state = jax.jit(algorithm.init)(jax.random.key(0))
-    rng = np.random.default_rng(0)
-    obs = rng.normal(size=(2, 16, 4)).astype(np.float32)
-    numbers = rng.normal(size=(2, 16)).astype(np.float32)
-    rows = Transitions(obs, np.zeros((2, 16), np.int32), numbers, np.full((2, 16), 0.9, np.float32), obs)
-    after, _, _, errors = compiled_imagined(algorithm)(state, Drawn(rows, np.ones((2, 16), np.float32)), key_data(0))
-    assert params_hash(after.params) != params_hash(state.params) and errors.shape == (2, 16)
-    assert params_hash(after.extra["target"]) == params_hash(state.extra["target"])
-    assert int(after.step) == int(state.step) == 0
-
-
 def test_a_planner_waits_for_real_rows_then_imagines_from_them() -> None:
     made = parts(actors=2)
     algorithm = made.algorithm
@@ -189,7 +173,7 @@ def test_held_out_rows_are_never_trained_on() -> None:
 
 
 def test_new_imagined_rows_come_first_and_errors_decide_later() -> None:
-    made = parts(actors=2)
+    made = parts(actors=2, sweeping=True)
     memory = ImaginedMemory(made, made.algorithm)
     slot = block_record(made, made.algorithm).empty()
     slot["valid"][...] = True

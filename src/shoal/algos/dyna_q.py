@@ -48,19 +48,19 @@ FAR = 8.0  # standard deviations from the mean: where nothing real has been, ima
 class DynaQConfig(DQNConfig):
     """DQN and a world model."""
 
-    ratio: NonNegativeFloat = 2.0
+    ratio: NonNegativeFloat = 4.0
     """gradients on imagined experience for each on real; with `adapt` the most"""
     adapt: bool = True
     """let the ratio fall with the model's error on held-out experience"""
-    tolerance: PositiveFloat = 0.5
+    tolerance: PositiveFloat = 0.3
     """adapt: the error at which nothing imagined is learnt; 1 is no better than guessing the mean"""
-    horizon: Positive = 5
+    horizon: Positive = 3
     """steps that are imagined from a real state, at most"""
     starts: Positive = 128
     """real states from which one round of imagination starts"""
     straying: Fraction = 0.3
     """share of random actions in imagination, at least: the model can tell what was never tried"""
-    sweeping: bool = True
+    sweeping: bool = False
     """prioritized sweeping: start where, and learn of what, the values err most"""
     bonus: NonNegativeFloat = 0.1
     """explorers: reward for going where the model's members disagree by one deviation"""
@@ -74,7 +74,7 @@ class DynaQConfig(DQNConfig):
     """step size of the model's Adam"""
     model_batch: Positive = 128
     """real rows a gradient of each member"""
-    model_gradients: Positive = 32
+    model_gradients: Positive = 64
     """gradients of the model before each round of imagination"""
     holdout: Fraction = 0.1
     """share of the real rows that the model never sees, and is judged by"""

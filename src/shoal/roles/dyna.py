@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from functools import cache
 from typing import Any
 
 import jax
@@ -19,14 +18,14 @@ from shoal.core.algorithm import ActorState, Drawn, LearnerState
 from shoal.core.keys import LEARNING, PLANNING, key_data
 from shoal.core.ports import Board, Pool, Slot, Stream, Table
 from shoal.core.program import Context, Ports, Report, Steps
-from shoal.core.trajectory import Array, Trajectory, Transitions
+from shoal.core.trajectory import Trajectory, Transitions
 from shoal.core.weights import to_vector
 from shoal.replay import Rings, make_sampler
-from shoal.roles.compiled import apply, metric_name
+from shoal.roles.compiled import metric_name
 from shoal.roles.learner import Trainer
 from shoal.roles.parts import Parts
 from shoal.roles.planner import TOLD, model_layout
-from shoal.roles.replaying import Batch, Replaying, ReplayUpdate, gradients_a_call, row_record
+from shoal.roles.replaying import Batch, Replaying, ReplayUpdate, compiled_replay, gradients_a_call, row_record
 
 
 class ImaginedMemory:
@@ -68,30 +67,6 @@ class ImaginedMemory:
             self._sampler.feedback(indices, td)
 
 
-@cache
-def compiled_imagined(algorithm: DynaQ) -> Any:
-    """(state, Drawn with arrays [count, batch, ...], key data) -> (state, actor, metrics, errors [count, batch]).
-
-    One imagined gradient after another, in one scan. They move the weights and nothing else: the target network and the count
-    of gradients keep the time of real experience, or the more is imagined the less the target would hold still.
-    """
-
-    def learn(
-        state: LearnerState, drawn: Drawn, key: Array
-    ) -> tuple[LearnerState, ActorState, dict[str, Array], Array]:
-        keys = jax.random.split(jax.random.wrap_key_data(key), drawn.weight.shape[0])
-
-        def one(state: LearnerState, part: tuple[Drawn, Array]) -> tuple[LearnerState, Any]:
-            grads, feedback = algorithm.gradients(state, *part)
-            following = apply(algorithm, state, grads)
-            return following._replace(step=state.step, extra=state.extra), (feedback.metrics, feedback.td)
-
-        state, (metrics, errors) = jax.lax.scan(one, state, (drawn, keys))
-        return state, algorithm.actor_state(state), {name: m.mean() for name, m in metrics.items()}, errors
-
-    return jax.jit(learn)
-
-
 class DynaUpdate:
     """A real round, then the imagined gradients that it has earned: `ratio` for each real one, less where the model errs."""
 
@@ -103,7 +78,7 @@ class DynaUpdate:
             self._pool.restore(parts.snapshots["real"])
         self._real = ReplayUpdate(parts, Replaying(parts, pool=self._pool))
         self.imagined = ImaginedMemory(parts, algorithm)
-        self._learn = compiled_imagined(algorithm)
+        self._learn = compiled_replay(parts.algorithm).learn
         self._count = gradients_a_call(parts)
         self._owed = 0.0
         self._told: dict[str, float] = {}  # the newest word of the planners
