@@ -178,14 +178,13 @@ def _help(parsed: Words) -> str:
         return name, registry[name].Config
 
     parts = [USAGE, "settings", describe(Settings, "")]
+    algo = ALGOS[chosen("algo", ALGOS, "ppo")[0]]  # which may have a topology and a net of its own
     for axis, registry, default in (
         ("algo", ALGOS, "ppo"),
-        ("topology", TOPOLOGIES, "sync"),
+        ("topology", TOPOLOGIES, getattr(algo, "topology", "sync")),
         ("runtime", RUNTIMES, "threads"),
+        ("net", NETS, getattr(algo, "net_name", "actor_critic")),
     ):
         name, config = chosen(axis, registry, default)
         parts += [f"settings of {axis} {name}", describe(config, f"{axis}.")]
-    usual = getattr(ALGOS[parsed.options.get("algo", "ppo")], "net_name", "actor_critic")
-    name, config = chosen("net", NETS, usual)
-    parts += [f"settings of the net {name}", describe(config, "net.")]
     return "\n".join(parts)
