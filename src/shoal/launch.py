@@ -28,6 +28,7 @@ from shoal.envs.autoreset import Rows
 from shoal.envs.jax_envs import BatchedJax, actor_key
 from shoal.envs.source import Source
 from shoal.experiment import Plan
+from shoal.roles.episodes import episode_metrics
 from shoal.roles.evaluator import Played, play
 from shoal.roles.parts import EnvRows, Parts, named_leaves, restore_leaves
 from shoal.roles.replaying import check_memory, is_saved, replay_bytes
@@ -271,7 +272,7 @@ class Training:
         outcome.recent.extend(episode.ret for episode in report.episodes)
         outcome.episodes += len(report.episodes)
         outcome.lags.append((report.metrics["lag/versions"], report.metrics["lag/max"]))
-        metrics = {**report.metrics, **_episode_metrics(report.episodes), **self._speed(report)}
+        metrics = {**report.metrics, **episode_metrics(report.episodes), **self._speed(report)}
         self._sink.write(outcome.env_steps, metrics)
         self._show(report)
 
@@ -343,20 +344,6 @@ class Training:
         }
         if self._checkpoints.save(outcome.env_steps, arrays, meta, outcome.return_mean) is not None:
             self._saved_version = outcome.version
-
-
-def _episode_metrics(episodes: Sequence[Episode]) -> dict[str, float]:
-    if not episodes:
-        return {}
-    returns = np.array([episode.ret for episode in episodes])
-    low, high = np.quantile(returns, [0.1, 0.9])
-    return {
-        "episode/return": float(returns.mean()),
-        "episode/return_low": float(low),
-        "episode/return_high": float(high),
-        "episode/length": float(np.mean([episode.length for episode in episodes])),
-        "episode/count": float(len(episodes)),
-    }
 
 
 def evaluate(

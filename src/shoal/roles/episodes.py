@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -40,3 +40,18 @@ class EpisodeTracker:
 
     def restore(self, arrays: Mapping[str, np.ndarray]) -> None:
         self._ret, self._length = arrays["ret"].copy(), arrays["length"].copy()
+
+
+def episode_metrics(episodes: Sequence[Episode]) -> dict[str, float]:
+    """What a report says of the episodes that ended; {} if none did."""
+    if not episodes:
+        return {}
+    returns = np.array([episode.ret for episode in episodes])
+    low, high = np.quantile(returns, [0.1, 0.9])
+    return {
+        "episode/return": float(returns.mean()),
+        "episode/return_low": float(low),
+        "episode/return_high": float(high),
+        "episode/length": float(np.mean([episode.length for episode in episodes])),
+        "episode/count": float(len(episodes)),
+    }
