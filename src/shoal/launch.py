@@ -22,7 +22,7 @@ import numpy as np
 from shoal.core.algorithm import Algorithm, LearnerState, Replay, Task
 from shoal.core.device import available_memory, settle_process
 from shoal.core.errors import BadInput, EnvFault, RunFailed, ShoalError
-from shoal.core.program import Context, Episode, Fault, Report, check_fits
+from shoal.core.program import Context, Fault, Report, check_fits
 from shoal.core.weights import params_hash
 from shoal.envs.autoreset import Rows
 from shoal.envs.jax_envs import BatchedJax, actor_key
