@@ -35,7 +35,7 @@ def lunar_solve(quick: bool) -> Result:
     with tempfile.TemporaryDirectory() as empty:
         cold = train(LUNAR, *goal, "--seed", "0", cache=Path(empty))
     cold |= {"solved_after_s": solved_after(cold), "case": "cold cache, seed 0"}
-    limit = 60 if quick else 300
+    limit = 60 if quick else 240
     peers = {}
     ways = {
         "shoal": "settings near Shoal's",
@@ -65,7 +65,7 @@ def lunar_solve(quick: bool) -> Result:
 def lunar_speed(quick: bool) -> Result:
     """LunarLander-v3, PPO: environment steps a second while training. Shoal runs before, between and after its peers, so that
     a machine that is slower for a while slows both; the median of its runs counts."""
-    seconds = 15 if quick else 60
+    seconds = 15 if quick else 45
     words = (LUNAR, "--steps", str(600_000 if quick else 1_500_000), "--eval-episodes", "1")
     rows, shoal = [], [train(*words)]
     for name in rooms.PEERS:
