@@ -40,7 +40,7 @@ class Gate:
     def release(self) -> None:
         self._lock.release()
         if self._waiting.any():
-            for index in np.flatnonzero(self._waiting):
+            for index in np.flatnonzero(self._waiting.copy()):  # of a copy: others write while we look
                 self._waiting[index] = 0
                 self._bells[index].ring()
 
