@@ -139,6 +139,8 @@ def laws(quick: bool) -> Result:
     rho = rooms.run_json([PYTHON, script, "drivers", *size], timeout=600)["rho"]
     query = rooms.run_json([PYTHON, script, "law", *size], timeout=300)["us_per_query"]
     rows = [{"who": "Shoal", "case": f"fused, run {n + 1}", "steps_per_s": speed} for n, speed in enumerate(speeds)]
+    looked = rooms.run_json([PYTHON, script, "scored", *size], timeout=300)["steps_per_s"]
+    rows.append({"who": "Shoal", "case": "fused, scored every 10 steps", "steps_per_s": looked})
     rows.append({"who": "Shoal", "case": f"a law's answer: {query:.2f} us a query in batches of 1,000"})
     return Result(
         rows,

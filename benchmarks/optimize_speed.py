@@ -1,6 +1,8 @@
 """Learning laws: one part a call, for `run.py`. Prints one JSON object.
 
-fused    the thesis' runtime configuration as one compiled loop: 10,000 steps of 64 episodes of 2 time steps, scored as usual
+fused    the thesis' runtime configuration as one compiled loop: 10,000 steps of 64 episodes of 2 time steps, as `shoal reproduce
+         lto-runtime` runs it
+scored   the same with a look at the law every 10 steps, as `shoal optimize` runs it
 drivers  a scalar Python f that burns 5 ms: how much faster two drivers collect than one, in processes
 law      microseconds a query, in batches of 1,000
 """
@@ -22,7 +24,17 @@ from shoal.optimize.timing import Costly, collecting_seconds
 
 
 def fused(folder: Path, quick: bool) -> dict[str, Any]:
-    learnt = learn(make("ackley"), steps=1000 if quick else 10_000, episodes=64, runtime="fused", out=folder)
+    looks: dict[str, Any] = {"report_every": 0}
+    return _fused(folder, quick, score=False, settings=looks)
+
+
+def scored(folder: Path, quick: bool) -> dict[str, Any]:
+    return _fused(folder, quick)
+
+
+def _fused(folder: Path, quick: bool, **how: Any) -> dict[str, Any]:
+    steps = 1000 if quick else 10_000
+    learnt = learn(make("ackley"), steps=steps, episodes=64, runtime="fused", out=folder, **how)
     return {"steps_per_s": learnt.summary["steps_per_s"]}
 
 
@@ -44,6 +56,6 @@ def law(folder: Path, quick: bool) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    part = {"fused": fused, "drivers": drivers, "law": law}[sys.argv[1]]
+    part = {"fused": fused, "scored": scored, "drivers": drivers, "law": law}[sys.argv[1]]
     with tempfile.TemporaryDirectory() as temporary:
         print(json.dumps(part(Path(temporary) / "run", "--quick" in sys.argv)))
