@@ -265,7 +265,7 @@ class Training:
     def _take(self, report: Report) -> None:
         outcome = self.outcome
         outcome.state, outcome.version = report.state, report.version
-        outcome.histogram.update(report.lags or {round(report.metrics["lag/versions"]): 1})
+        outcome.histogram.update(report.lags)
         outcome.env_steps = int(self._before["env_steps"]) + report.env_steps
         outcome.began_at = report.began_at
         outcome.wall_s = float(self._before["seconds"]) + report.ended_at - report.began_at

@@ -148,6 +148,13 @@ def test_the_budget_holds_exactly(consistency: str, runtime: str, tmp_path: Path
     assert 0.8 * valid < count <= valid, "statistics of all workers were merged, none was lost"
 
 
+def test_every_step_counts_in_the_histogram_of_lags(tmp_path: Path) -> None:
+    run = train(tmp_path / "run", actors=2, runtime="threads", updates=20)
+    lags = {int(lag): steps for lag, steps in run.summary["lags"].items()}
+    assert sum(lags.values()) == 20 * T * B
+    assert max(lags) == run.summary["lag_max"]
+
+
 def test_statistics_are_those_of_all_that_was_seen(tmp_path: Path) -> None:
     """Three workers' deltas merged by Chan's formula, against the same unrolls in one batch."""
     config = {"algo": {**A2C, "normalise_obs": True, "learning_rate": 1e-12}}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Generator
 from dataclasses import dataclass, replace
 from typing import Any, Literal
@@ -323,6 +324,9 @@ class Monitor:
         metrics["table/lost"] = self._weights.lost()
         self._version = version
         episodes: tuple[Episode, ...] = tuple(episode for one in news for episode in one.episodes)
+        lags: Counter[int] = Counter()
+        for one in news:
+            lags[round(one.metrics["lag/versions"])] += one.steps
         return Report(
             version=version,
             env_steps=(version - parts.start) * parts.steps_per_update,
@@ -331,6 +335,7 @@ class Monitor:
             episodes=episodes,
             metrics=metrics,
             state=self.state(),
+            lags=lags,
         )
 
     def snapshots(self) -> dict[str, dict[str, np.ndarray]]:

@@ -165,6 +165,7 @@ class FusedSession:
             metrics={metric_name(n): float(np.mean(np.asarray(m)[:updates])) for n, m in metrics.items()}
             | {"lag/versions": 0.0, "lag/max": 0.0},
             state=self._loop.learner,
+            lags={0: updates * parts.steps_per_update},
         )
 
     def _call(self, loop: Loop, keys: Array, progress: Array, updates: Array) -> tuple[Loop, Seen, Any]:
