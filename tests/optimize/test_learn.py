@@ -65,11 +65,17 @@ def test_every_runtime_learns_the_same_law(tmp_path: Path) -> None:
 
 def test_fused_and_inline_agree_but_for_rounding(tmp_path: Path) -> None:
     """One driver, the same keys: the compiled loop makes the updates that the plain one makes."""
-    answers = []
+    answers, scores = [], []
     for runtime in ("fused", "inline"):
-        learnt = quick(line("jax"), tmp_path / runtime, runtime=runtime, drivers=1, sampler="uncertainty", steps=30)
+        learnt = quick(
+            line("jax"), tmp_path / runtime, runtime=runtime, drivers=1, sampler="uncertainty", steps=30, score=True
+        )
         answers.append(learnt.law.answers(np.linspace(-1, 1, 9)[:, None]))
+        assert learnt.mse.steps == [0, 10, 20, 30]
+        scores.append(learnt.mse.values)  # of the looks on the way
     np.testing.assert_allclose(*answers, atol=2e-3)
+    np.testing.assert_allclose(*scores, rtol=1e-2, atol=1e-4)
+    assert len(set(scores[0])) == 4
     assert np.abs(answers[0][:, 0]).max() > 0.01  # thirty updates moved it
 
 

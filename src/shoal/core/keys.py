@@ -11,3 +11,54 @@ ACTING, LEARNING, INIT, ENVS, EVALUATION, STARTS, REPLAYING, GOSSIP, STRAYING, P
 def key_data(seed: int, *path: int) -> np.ndarray:
     """The raw data of a JAX key. Made on the host, so that no device call stands between two unrolls."""
     return np.random.SeedSequence(entropy=seed, spawn_key=path).generate_state(2)
+
+
+def keys_in_a_row(seed: int, *path: int, first: int, count: int) -> np.ndarray:
+    """`key_data(seed, *path, at)` of `count` consecutive `at`s from `first`: [count, 2].
+
+    NumPy's hash of all of them at once: one by one they take longer than the updates of a small net that use them.
+    """
+    last = np.arange(first, first + count, dtype=np.uint32)
+    words = [np.full(count, word, np.uint32) for word in _words(seed, path)] + [last]
+    constant = 0x43B0D7E5
+
+    def hashed(values: np.ndarray) -> np.ndarray:
+        nonlocal constant
+        values = values ^ np.uint32(constant)
+        constant = constant * 0x931E8875 & 0xFFFFFFFF
+        values = values * np.uint32(constant)
+        return values ^ values >> 16
+
+    def mixed(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+        both: np.ndarray = np.multiply(x, np.uint32(0xCA01F9DD)) - np.multiply(y, np.uint32(0x4973F715))
+        folded: np.ndarray = both ^ both >> 16
+        return folded
+
+    pool = [hashed(word) for word in words[:_POOL]]
+    for source in range(_POOL):
+        for target in range(_POOL):
+            if source != target:
+                pool[target] = mixed(pool[target], hashed(pool[source]))
+    for word in words[_POOL:]:
+        pool = [mixed(held, hashed(word)) for held in pool]
+    out, constant = [], 0x8B51F9DD
+    for held in pool[:2]:
+        held = held ^ np.uint32(constant)
+        constant = constant * 0x58F38DED & 0xFFFFFFFF
+        held = held * np.uint32(constant)
+        out.append(held ^ held >> 16)
+    return np.stack(out, axis=1)
+
+
+_POOL = 4  # words that NumPy's SeedSequence holds
+
+
+def _words(seed: int, path: tuple[int, ...]) -> list[int]:
+    """What SeedSequence hashes: the seed in 32-bit words, filled up to a pool, then the path likewise."""
+
+    def split(value: int) -> list[int]:
+        return [value & 0xFFFFFFFF, *(split(value >> 32) if value >> 32 else [])]
+
+    words = split(seed)
+    words += [0] * (_POOL - len(words))
+    return words + [word for value in path for word in split(value)]

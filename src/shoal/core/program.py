@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, Protocol
 
@@ -118,6 +118,8 @@ class Report:
     metrics: Mapping[str, float]
     state: Any  # the learner's
     lags: Mapping[int, int] = field(default_factory=dict)  # rows learnt from, by how many versions old what acted was
+    # (version, learner's state) at the round numbers of updates that were passed, where many are made in one go.
+    looks: Sequence[tuple[int, Any]] = ()
 
 
 @dataclass

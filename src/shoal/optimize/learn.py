@@ -224,9 +224,10 @@ class Scorer:
         self._due = SCORE_EVERY
 
     def __call__(self, report: Report) -> None:
-        if report.version >= self._due:
-            self.score(report.version, report.state)
-            self._due = report.version // SCORE_EVERY * SCORE_EVERY + SCORE_EVERY
+        for version, state in report.looks or [(report.version, report.state)]:
+            if version >= self._due:
+                self.score(version, state)
+                self._due = version // SCORE_EVERY * SCORE_EVERY + SCORE_EVERY
 
     def score(self, step: int, state: Any) -> None:
         law = law_of(self._training, state, self._problem, self._training.parts.unroll)

@@ -51,7 +51,7 @@ class Parts:
     snapshots: Mapping[str, Mapping[str, np.ndarray]] = field(default_factory=dict)  # by role, for exact resume
     pure_env: Any = None  # the environments as pure functions, for `fused`
     starts: tuple[Starts, ...] = ()  # where each actor's fresh episodes begin; () leaves it to the environments
-    report_every: int = 0  # updates between two reports of `fused`, at most; 0 leaves it to the clock
+    report_every: int = 0  # updates between two looks at the learner; 0 leaves it to the clock
 
     def __getstate__(self) -> dict[str, Any]:
         """Another process builds its own caches, and only acts: it needs no weights."""

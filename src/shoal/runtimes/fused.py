@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 import jax
@@ -17,7 +18,7 @@ import numpy as np
 
 from shoal.core.algorithm import Replay
 from shoal.core.errors import BadInput
-from shoal.core.keys import ACTING, LEARNING, STARTS, key_data
+from shoal.core.keys import ACTING, LEARNING, STARTS, key_data, keys_in_a_row
 from shoal.core.program import Fault, Program, Report
 from shoal.core.trajectory import Array, Trajectory
 from shoal.roles.compiled import act, metric_name, update
@@ -82,6 +83,14 @@ class Seen(NamedTuple):
     lost: Array  # [updates] episodes dropped because of what is not a number
 
 
+class Told(NamedTuple):
+    """What a call brings to the host."""
+
+    seen: Seen
+    metrics: Any  # [updates] each
+    learners: Any  # [looks, ...]; () without looks
+
+
 class FusedSession:
     def __init__(self, parts: Parts, stopping: Callable[[], bool]) -> None:
         self._parts, self._stopping = parts, stopping
@@ -101,53 +110,48 @@ class FusedSession:
         if "loop" in parts.snapshots:
             self._loop = self._loop._replace(**restore_leaves(self._moving(), parts.snapshots["loop"]))
             self._tracker.restore(parts.snapshots["episodes-0"])
-        most = parts.report_every or MOST_UPDATES
-        self._capacity = int(np.clip(MOST_STEPS // parts.steps_per_update, 1, most))
+        self._capacity = int(np.clip(MOST_STEPS // parts.steps_per_update, 1, MOST_UPDATES))
 
     def __iter__(self) -> Iterator[Event]:
         """A call runs in a thread of its own while the caller looks at what the one before has brought."""
         parts, size = self._parts, self._capacity
         keys, progress = np.zeros((size, 3, 2), np.uint32), np.zeros(size, np.float32)
-        call = jax.jit(self._call).lower(self._loop, keys, progress, np.int32(0)).compile()
+        call = jax.jit(self._call).lower(self._loop, keys, progress, np.int32(0), np.int32(0)).compile()
         began = time.monotonic()
 
-        def run(loop: Loop, version: int, updates: int) -> tuple[Loop, Seen, Any, float]:
+        def run(loop: Loop, version: int, updates: int) -> tuple[Loop, Told, float]:
             keys, progress = self._inputs(version, updates)
             before = time.monotonic()
-            loop, seen, metrics = call(loop, keys, progress, np.int32(updates))
-            return loop, Seen(*(np.asarray(array) for array in seen)), metrics, time.monotonic() - before
+            loop, told = call(loop, keys, progress, np.int32(version), np.int32(updates))
+            return loop, jax.tree.map(np.asarray, told), time.monotonic() - before
 
         version, updates = parts.start, self._fitting(parts.start, 1)
         with ThreadPoolExecutor(1, thread_name_prefix="shoal-fused") as pool:
             pending = pool.submit(run, self._loop, version, updates)
             while updates:
-                loop, seen, metrics, took = pending.result()
+                loop, told, took = pending.result()
                 ended, done, version = time.monotonic(), updates, version + updates
                 updates = 0 if self._stopping() else self._fitting(version, int(done * min(4.0, CALL_SECONDS / took)))
                 if updates:
                     pending = pool.submit(run, loop, version, updates)
                 self._loop = loop
-                yield from self._told(seen, metrics, version, done, began, ended)
+                yield from self._events(told, version, done, began, ended)
 
     def _fitting(self, version: int, wanted: int) -> int:
         """How many updates the next call makes; 0 when the budget is spent."""
-        parts, size = self._parts, self._capacity
-        due = size - version % size if parts.report_every else size  # looks at round numbers of updates
-        return min(max(1, wanted), due, parts.updates - version)
+        return min(max(1, wanted), self._capacity, self._parts.updates - version)
 
     def _inputs(self, version: int, updates: int) -> tuple[np.ndarray, np.ndarray]:
         """Keys and progress of each update of a call."""
         seed, size = self._parts.seed, self._capacity
         keys = np.zeros((size, 3, 2), np.uint32)
-        for i, at in enumerate(range(version, version + updates)):
-            keys[i] = [key_data(seed, *path) for path in ((ACTING, 0, at), (LEARNING, at), (STARTS, 0, at))]
+        for i, path in enumerate(((ACTING, 0), (LEARNING,), (STARTS, 0))):
+            keys[:updates, i] = keys_in_a_row(seed, *path, first=version, count=updates)
         progress = (version + np.arange(size)) / max(1, self._parts.updates)
         return keys, progress.astype(np.float32)
 
-    def _told(
-        self, seen: Seen, metrics: Any, version: int, updates: int, began: float, ended: float
-    ) -> Iterator[Event]:
-        parts = self._parts
+    def _events(self, told: Told, version: int, updates: int, began: float, ended: float) -> Iterator[Event]:
+        parts, seen = self._parts, told.seen
         lost = int(seen.lost[:updates].sum())
         if lost:
             name = parts.algorithm.task.spec.name
@@ -162,24 +166,46 @@ class FusedSession:
             began_at=began,
             ended_at=ended,
             episodes=episodes,
-            metrics={metric_name(n): float(np.mean(np.asarray(m)[:updates])) for n, m in metrics.items()}
+            metrics={metric_name(n): float(np.mean(np.asarray(m)[:updates])) for n, m in told.metrics.items()}
             | {"lag/versions": 0.0, "lag/max": 0.0},
             state=self._loop.learner,
             lags={0: updates * parts.steps_per_update},
+            looks=self._looks(told.learners, version - updates, version),
         )
 
-    def _call(self, loop: Loop, keys: Array, progress: Array, updates: Array) -> tuple[Loop, Seen, Any]:
-        """`updates` updates, at most as many as there are keys; what is seen of each is written in its place."""
+    def _looks(self, learners: Any, before: int, after: int) -> list[tuple[int, Any]]:
+        every = self._parts.report_every
+        if not every:
+            return []
+        passed = range(before // every + 1, after // every + 1)
+        return [(k * every, jax.tree.map(itemgetter(k - passed.start), learners)) for k in passed]
+
+    def _call(self, loop: Loop, keys: Array, progress: Array, version: Array, updates: Array) -> tuple[Loop, Told]:
+        """`updates` updates, at most as many as there are keys; what is seen of each is written in its place.
+
+        With `report_every`, the learner too is written each time, over those of the same look: the last of them stays.
+        """
+        every = self._parts.report_every
         _, seen, metrics = jax.eval_shape(self._one, loop, keys[0], progress[0])
-        room = jax.tree.map(lambda x: jnp.zeros((self._capacity, *x.shape), x.dtype), (seen, metrics))
 
-        def body(i: Array, carried: Any) -> Any:
-            loop, room = carried
+        def room(size: int, tree: Any) -> Any:
+            return jax.tree.map(lambda x: jnp.zeros((size, *x.shape), x.dtype), tree)
+
+        def write(all_: Any, i: Array, one: Any) -> Any:
+            return jax.tree.map(lambda rows, row: rows.at[i].set(row), all_, one)
+
+        def body(i: Array, carried: tuple[Loop, Told]) -> tuple[Loop, Told]:
+            loop, told = carried
             loop, seen, metrics = self._one(loop, keys[i], progress[i])
-            return loop, jax.tree.map(lambda all_, one: all_.at[i].set(one), room, (seen, metrics))
+            learners = told.learners
+            if every:
+                learners = write(learners, (version + i) // every - version // every, loop.learner)
+            return loop, Told(write(told.seen, i, seen), write(told.metrics, i, metrics), learners)
 
-        loop, (seen, metrics) = jax.lax.fori_loop(0, updates, body, (loop, room))
-        return loop, seen, metrics
+        looks = room(self._capacity // every + 2, loop.learner) if every else ()
+        told = Told(room(self._capacity, seen), room(self._capacity, metrics), looks)
+        loop, told = jax.lax.fori_loop(0, updates, body, (loop, told))
+        return loop, told
 
     def _one(self, loop: Loop, keys: Array, progress: Array) -> tuple[Loop, Seen, Any]:
         """Collect an unroll and learn from it."""
