@@ -218,8 +218,19 @@ def test_a_run_goes_on_with_its_model_and_its_rows(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("runtime", "consistency"), [("threads", "hogwild"), ("processes", "lock")])
 def test_planners_at_the_same_time(runtime: str, consistency: str, tmp_path: Path) -> None:
-    topology = {"name": "dyna", "consistency": consistency, "explorers": 1}
+    topology = {"name": "dyna", "consistency": consistency, "explorers": 1, "rounds": 1.0}
     run = train(tmp_path / "run", updates=60, runtime=runtime, topology=topology)
     assert run.summary["faults"] == 0 and run.summary["updates"] == 60
     known = [row for row in metrics(run) if "model/error" in row]
     assert known and all(np.isfinite(list(row.values())).all() for row in known)
+
+
+@pytest.mark.parametrize("runtime", ["inline", "threads"])
+def test_the_learner_waits_for_as_many_rounds_as_it_is_told_to(runtime: str, tmp_path: Path) -> None:
+    rows = metrics(train(tmp_path / "run", runtime=runtime, topology={"name": "dyna", "rounds": 3.0}))
+    most = SMALL["starts"] * SMALL["horizon"]
+    warm = [row["imagined/rows"] for row in rows if "model/error" in row][1:]
+    assert len(warm) >= 8 and all(
+        made > 2 * SMALL["starts"] for made in warm
+    )  # three blocks at least; each has a first step
+    assert max(warm) <= (3 + 2) * most  # and what the two planners had ready besides

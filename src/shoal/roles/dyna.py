@@ -82,6 +82,8 @@ class DynaUpdate:
         self._count = gradients_a_call(parts)
         self._owed = 0.0
         self._told: dict[str, float] = {}  # the newest word of the planners
+        self._rows = 0  # imagined ones that counted, since the last update
+        self._words: list[np.ndarray] = []  # the planners', since the last update
         self._gradients = 0
 
     def compile(self, state: LearnerState, acted: Any, lanes: int) -> None:
@@ -96,7 +98,7 @@ class DynaUpdate:
     ) -> tuple[LearnerState, ActorState, dict[str, float]]:
         before = int(state.step)
         state, actor, metrics = self._real(state, acted, trajectories, version, progress)
-        rows = self._take_in()
+        rows = self._news()
         ratio = self._ratio()
         self._owed += (int(state.step) - before) * ratio
         calls = int(self._owed // self._count) if self.imagined.ready() else 0
@@ -130,17 +132,20 @@ class DynaUpdate:
             return 0.0
         return self._algorithm.config.ratio * self._algorithm.share(self.error)
 
-    def _take_in(self) -> int:
-        """All blocks that are there; nobody waits for one. How many rows counted."""
-        rows, words = 0, []
+    def take_in(self, lane: int, block: Slot) -> None:
+        """Keep what a planner imagined, and what it says of the model."""
+        self._rows += self.imagined.insert(block)
+        self._words.append(block["told"].copy())
+        self._blocks.release(lane)
+
+    def _news(self) -> int:
+        """Take the blocks that are there. How many rows have come since the last update."""
         while (taken := self._blocks.take_any(range(self._blocks.lanes)).now()) is not None:
-            lane, slot = taken
-            rows += self.imagined.insert(slot)
-            words.append(slot["told"].copy())
-            self._blocks.release(lane)
-        spoken = [word for word in words if not np.isnan(word).any()]
+            self.take_in(*taken)
+        spoken = [word for word in self._words if not np.isnan(word).any()]
         if spoken:
             self._told = dict(zip(TOLD, np.mean(spoken, axis=0).tolist(), strict=True))
+        rows, self._rows, self._words = self._rows, 0, []
         return rows
 
     def snapshots(self) -> dict[str, dict[str, np.ndarray]]:
@@ -151,14 +156,22 @@ class DynaLearner:
     """The learner of one real actor and its planners."""
 
     def __init__(
-        self, parts: Parts, algorithm: DynaQ, schedule: Callable[[int], int], ports: Ports, context: Context
+        self,
+        parts: Parts,
+        algorithm: DynaQ,
+        schedule: Callable[[int], int],
+        rounds: float,
+        ports: Ports,
+        context: Context,
     ) -> None:
-        self._parts, self._algorithm, self._schedule = parts, algorithm, schedule
+        self._parts, self._algorithm, self._schedule, self._rounds = parts, algorithm, schedule, rounds
         self._board: Board = ports["weights"]
         self._scales: Board = ports["scales"]
         self._model: Table = ports["model"]
         self._stream: Stream = ports["unrolls"]
-        self.trainer = Trainer(parts, DynaUpdate(parts, algorithm, ports))
+        self._blocks: Stream = ports["imagined"]
+        self._update = DynaUpdate(parts, algorithm, ports)
+        self.trainer = Trainer(parts, self._update)
         self._model.put(to_vector(self.trainer.state.extra["model"]))
 
     def run(self) -> Steps:
@@ -169,6 +182,9 @@ class DynaLearner:
         while True:
             asked = time.monotonic()
             slot = yield from self._stream.take(0)
+            for _ in range(self._due(trainer.version)):
+                lane, block = yield from self._blocks.take_any(range(self._blocks.lanes))
+                self._update.take_in(lane, block)
             waited = time.monotonic() - asked
             needed = self._schedule(trainer.version)
             acted = {version: actor for version, actor in acted.items() if version >= needed}
@@ -180,6 +196,10 @@ class DynaLearner:
             self._take_over_model()
             times = {"time/broadcast": time.monotonic() - published, "queue/depth": float(self._stream.depth(0))}
             yield Report(**{**vars(report), "metrics": {**report.metrics, **times}, "state": trainer.state})
+
+    def _due(self, version: int) -> int:
+        """Blocks to wait for at this update: as many as bring their number to `rounds` an update."""
+        return int((version + 1) * self._rounds) - int(version * self._rounds)
 
     def _publish(self) -> None:
         """Scales first: whoever sees the weights finds the units that belong to the rows behind them."""

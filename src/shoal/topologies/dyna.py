@@ -17,7 +17,7 @@ from functools import partial
 from typing import Literal
 
 from shoal.algos.dyna_q import DynaQ
-from shoal.core.config import NonNegative, Positive
+from shoal.core.config import NonNegative, NonNegativeFloat, Positive
 from shoal.core.errors import BadInput
 from shoal.core.program import BoardSpec, PoolSpec, PortSpec, Program, RoleSpec, StreamSpec, TableSpec
 from shoal.roles.actor import Actor
@@ -38,6 +38,9 @@ class DynaConfig:
     """how the planners keep the model that they share"""
     depth: Positive = 1
     """blocks that a planner may have ready; more keeps planners busy, and what they imagined grows old"""
+    rounds: NonNegativeFloat = 0.0
+    """rounds of planning that the learner waits for at each unroll, of all planners together; 0 waits for none: quicker by the
+    clock, while waiting saves real experience"""
     overlap: bool | None = None
     """collect the next unroll while the learner trains (lag 1); by default wherever roles run at the same time"""
 
@@ -66,7 +69,11 @@ class DynaTopology:
         schedule = partial(acting_version, parts.start, 1 if self.config.overlap else 0)
         planners = tuple(f"planner-{i}" for i in range(1, parts.actors))
         explorers = planners[len(planners) - self.config.explorers :] if self.config.explorers else ()
-        roles = [RoleSpec(name="learner", build=partial(DynaLearner, parts, algorithm, schedule), main=True)]
+        roles = [
+            RoleSpec(
+                name="learner", build=partial(DynaLearner, parts, algorithm, schedule, self.config.rounds), main=True
+            )
+        ]
         roles.append(RoleSpec(name="actor-0", build=partial(Actor, parts, 0, schedule), core=0))
         roles += [
             RoleSpec(name=name, build=partial(Planner, parts, algorithm, lane, name in explorers), core=lane + 1)
