@@ -7,6 +7,8 @@ STAMP := $(VENV)/.shoal-setup
 PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { echo $$p; break; }; done)
 ARGS ?=
+# Tests run in two processes, a file in one of them; ARGS="-n 0" for one.
+TWO := -n 2 --dist loadfile
 
 .DEFAULT_GOAL := help
 .PHONY: help setup system train test test-slow bench lint format docs constraints clean
@@ -37,10 +39,10 @@ system: ## Install what is not Python and a test needs: ngspice, if it is missin
 		|| echo "ngspice is missing and was not installed; its test is left out (in CI it fails)" >&2
 
 test: lint system ## Lint, type-check and run the tests (minutes)
-	@$(BIN)/python -m pytest -q tests -m "not slow or ci" $(ARGS)
+	@$(BIN)/python -m pytest -q tests -m "not slow or ci" $(TWO) $(ARGS)
 
 test-slow: setup ## Run the slow tests too: learning thresholds, the full product of axes
-	@$(BIN)/python -m pytest -q tests $(ARGS)
+	@$(BIN)/python -m pytest -q tests $(TWO) $(ARGS)
 
 bench: setup ## Measure Shoal and its peers side by side (half an hour; ARGS="--quick" for less)
 	@$(BIN)/python benchmarks/run.py $(ARGS)

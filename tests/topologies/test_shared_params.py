@@ -12,6 +12,11 @@ from tiny_envs import Walk
 
 import shoal
 from shoal.core.errors import BadInput
+from shoal.core.program import Context, Report
+from shoal.experiment import resolve
+from shoal.launch import make_parts
+from shoal.roles import shared as shared_roles
+from shoal.runtimes.inline import inline_ports
 
 T, B, N = 8, 4, 6
 A2C = {"name": "a2c", "unroll": T}
@@ -275,3 +280,41 @@ def test_split_needs_two_nets(tmp_path: Path) -> None:
         train(tmp_path / "run", shared(split=True), actors=2, net={"hidden": (8,), "shared": True})
     with pytest.raises(BadInput, match="such as a2c"):
         train(tmp_path / "run", shared(split=True), actors=2, case="dqn")
+
+
+def test_a_turn_whose_news_was_reported_before_it_was_finished_still_ends_the_run(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(shared_roles, "REPORT_SECONDS", 0.0)
+    settings = {"algo": A2C, "net": {"hidden": (8,)}, "backend": "jax", "envs": B, "runtime": "inline", "actors": 2}
+    plan = resolve("CartPole-v1", {**settings, "topology": "shared_params", "steps": 2 * T * B})
+    program = plan.topology_class(plan.topology).program(make_parts(plan, None, None))
+    ports = inline_ports(program.ports, [role.name for role in program.roles])
+    main = next(role for role in program.roles if role.main)
+    steps = main.build(ports, Context(name="monitor", fault=lambda fault: None, beat=lambda: None)).run()
+    op = next(steps)  # it has opened the roster, and waits for news
+    for worker in range(2):
+        news = ports["news"].claim(worker).now()
+        turn = ports["roster"].turn(worker)
+        assert turn.attempt() is shared_roles.NOT_YET  # inline lets the others have a look first
+        assert turn.attempt() == worker
+        for field in news.values():
+            field[...] = 0
+        ports["news"].push(worker)
+    ports["roster"].finish(0)
+    said: list[Report] = []
+    for _ in range(10):  # the second worker has told, and not yet finished
+        if (answer := op.attempt()) is shared_roles.NOT_YET:
+            ports["roster"].finish(1)
+            answer = op.attempt()
+        got = steps.send(answer)
+        while isinstance(got, Report):
+            said.append(got)
+            if got.version == 2:
+                break
+            got = next(steps)
+        op = got
+        if said and said[-1].version == 2:
+            break
+    assert [report.version for report in said] == [1, 2]
+    assert [report.env_steps for report in said] == [T * B, 2 * T * B] and said[1].lags == {}

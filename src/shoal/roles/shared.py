@@ -246,6 +246,7 @@ class Monitor:
         self._news: Stream = ports["news"]
         self._began_at: float | None = None
         self._version = parts.start
+        self._last: Report | None = None
 
     def run(self) -> Steps:
         self._fill(self._parts.initial_state())
@@ -264,8 +265,9 @@ class Monitor:
                 if any(self._news.depth(lane) for lane in lanes):
                     continue
             version = self._parts.start + self._roster.finished()
-            if news and self._due(version, reported):
-                yield self._report(version, news)
+            if self._due(version, reported) and (news or came is None):
+                self._last = self._report(version, news) if news else self._last_word(version)
+                yield self._last
                 news, reported = [], time.monotonic()
 
     def _due(self, version: int, reported: float) -> bool:
@@ -274,6 +276,16 @@ class Monitor:
         every = self._parts.report_every
         waited = version - self._version >= every if every else time.monotonic() - reported >= REPORT_SECONDS
         return waited or version >= self._parts.updates
+
+    def _last_word(self, version: int) -> Report:
+        """The report of a turn whose news was in the one before, because it was told before the turn was finished."""
+        assert self._last is not None
+        before = self._last
+        metrics = {name: value for name, value in before.metrics.items() if not name.startswith("time/")}
+        steps = (version - self._parts.start) * self._parts.steps_per_update
+        told: dict[str, Any] = {"version": version, "env_steps": steps, "metrics": metrics, "state": self.state()}
+        self._version = version
+        return replace(before, episodes=(), lags={}, **told)
 
     def _next(self, lanes: list[int]) -> Op[tuple[int, Slot] | None]:
         """News; or None once all turns are done and all news is taken, and the last of it is not yet reported."""
