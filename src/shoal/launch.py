@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import gc
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -68,6 +69,19 @@ class Outcome:
     @property
     def return_mean(self) -> float | None:
         return float(np.mean(self.recent)) if self.recent else None
+
+
+@contextlib.contextmanager
+def unscanned() -> Iterator[None]:
+    """What is there already is left out of garbage collections meanwhile.
+
+    JAX keeps hundreds of thousands of objects, and a full collection over them stops every thread for a third of a second.
+    """
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
 
 
 def make_algorithm(plan: Plan) -> Algorithm:
@@ -220,7 +234,8 @@ class Training:
                         raise BadInput(f"{sizes} do not fit into memory: {error}") from error
                     stack.callback(self._session.close)
                     stop.on_abort(self._session.abort)
-                    self._loop()
+                    with unscanned():
+                        self._loop()
             except BadInput:  # refused; unless it comes from a callback, there is nothing to save
                 if self.outcome.state is not None:
                     self._save(exact=False)

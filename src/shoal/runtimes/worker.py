@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import gc
 import mmap
 import os
 import signal
@@ -64,6 +65,7 @@ def work(wiring: Wiring, say: Callable[[str, str], None]) -> None:
     place = Place(wiring.name, bells, file_locks(wiring.arena))
     ports = plain_ports(program.ports, memoryview(arena)[record.nbytes :], place)
     role = spec.build(ports, Context(name=spec.name, fault=fault, beat=beat, killable=True))
+    gc.freeze()  # what is built stays: collections need not look at it again
     beat()  # from here on, silence is the environment's
     for report in drive(role.run(), PAUSE, beat):
         if report is not None:
