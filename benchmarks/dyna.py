@@ -19,6 +19,7 @@ SAME = {
     "algo.unroll": 8,
     "algo.batch-size": 64,
     "algo.every": 8,
+    "algo.n-step": 1,
     "algo.warmup": 500,
     "algo.explore": 0.025,
     "algo.epsilon-end": 0.01,

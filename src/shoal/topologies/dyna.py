@@ -38,9 +38,9 @@ class DynaConfig:
     """how the planners keep the model that they share"""
     depth: Positive = 1
     """blocks that a planner may have ready; more keeps planners busy, and what they imagined grows old"""
-    rounds: NonNegativeFloat = 0.0
-    """rounds of planning that the learner waits for at each unroll, of all planners together; 0 waits for none: quicker by the
-    clock, while waiting saves real experience"""
+    rounds: NonNegativeFloat = 1.0
+    """rounds of planning that the learner waits for at each unroll, of all planners together: it saves real experience; 0 waits
+    for none, which is quicker by the clock where real steps are cheap"""
     overlap: bool | None = None
     """collect the next unroll while the learner trains (lag 1); by default wherever roles run at the same time"""
 
