@@ -25,7 +25,8 @@ from shoal.roles.planner import compiled_planner
 T, B, WIDTH, A = 6, 4, 3, 2
 DISCRETE = ActionSpec((Categorical((A,)),), scalar=True)
 SPEC = EnvSpec("test", ObsSpec((WIDTH,)), DISCRETE)
-UNITS = Scales(*(np.float32(x) * np.ones(s, np.float32) for x, s in zip((0, 1, 0, 1, 0, 1), ((WIDTH,),) * 4 + ((),) * 2)))  # noqa: B905 # fmt: skip
+WIDE, ONE = np.ones(WIDTH, np.float32), np.ones((), np.float32)
+UNITS = Scales(0 * WIDE, WIDE, 0 * WIDE, WIDE, 0 * ONE, ONE, -8 * WIDE, 8 * WIDE)  # and nobody has been beyond 8
 
 
 @cache
@@ -95,6 +96,9 @@ def test_the_models_units_come_from_real_steps_that_count() -> None:
     np.testing.assert_allclose(found.obs_mean, obs.mean(0), atol=1e-3)
     np.testing.assert_allclose(found.change_std, (following - obs).std(0), rtol=1e-3, atol=1e-3)
     assert float(state.extra["seen"]["obs"].count) == valid.sum() == T * B - 1
+    np.testing.assert_array_equal(found.obs_low, obs.min(0))
+    np.testing.assert_array_equal(found.obs_high, obs.max(0))
+    assert found.inside(obs).all() and not found.inside(found.obs_high + 0.1)
 
 
 def test_a_branch_is_what_the_model_says_step_by_step() -> None:
@@ -123,8 +127,15 @@ def test_imagination_ends_where_nothing_real_has_been() -> None:
     algorithm = make()
     made = imagine(algorithm, scripted(algorithm, [6.0, 0.0, 0.0], reward=0.0, logit=-3.0))
     valid, following = np.asarray(made.valid), np.asarray(made.rows.next_obs)
-    assert valid[0].any() and not valid[3:].any()  # 6, 12, ...: beyond 8 deviations after a step or two
+    assert valid[0].any() and not valid[3:].any()  # 6, 12, ...: beyond 8 after a step or two
     assert (np.abs(following[valid]) <= 8.0).all() and np.isfinite(following).all()
+
+
+def test_an_end_where_nothing_real_has_been_counts() -> None:
+    """Ends lie beyond where anybody acts; an episode that goes on there has missed its end."""
+    algorithm = make()
+    made = imagine(algorithm, scripted(algorithm, [99.0, 0.0, 0.0], reward=0.0, logit=3.0))
+    assert np.asarray(made.valid)[0].all()
 
 
 def test_sweeping_starts_where_values_err_most() -> None:
@@ -166,8 +177,13 @@ def test_explorers_seek_what_the_model_knows_least_and_are_paid_for_it() -> None
 
 def test_the_ratio_follows_the_error_only_where_asked() -> None:
     follows, stays = make(tolerance=0.5), make(adapt=False)
-    assert [follows.share(e) for e in (0.0, 0.25, 0.5, 9.0)] == [1.0, 0.5, 0.0, 0.0]
-    assert stays.share(9.0) == 1.0
+    assert [follows.ratio(0.0, e) for e in (0.0, 0.25, 0.5, 9.0)] == [4.0, 2.0, 0.0, 0.0]
+    assert stays.ratio(0.0, 9.0) == 4.0
+
+
+def test_the_ratio_falls_in_a_straight_line() -> None:
+    assert [make().ratio(p, 0.0) for p in (0.0, 0.25, 1.0, 1.1)] == [4.0, 3.0, 0.0, 0.0]
+    assert make(ratio=2.0, final_ratio=1.0).ratio(0.5, 0.0) == 1.5
 
 
 def test_training_lowers_the_error_on_held_out_rows() -> None:

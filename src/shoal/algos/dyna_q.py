@@ -27,6 +27,7 @@ from shoal.core.algorithm import (
     Kept,
     LearnerState,
     Minibatches,
+    Moments,
     Optimiser,
     Params,
     Replay,
@@ -41,7 +42,6 @@ from shoal.nets.world_model import ModelErrors, Scales, WorldModel
 from shoal.ops import q_learning, statistics
 
 CANDIDATES = 4  # real states that are looked at for each one from which imagination starts
-FAR = 8.0  # standard deviations from the mean: where nothing real has been, imagination ends
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,7 +49,9 @@ class DynaQConfig(DQNConfig):
     """DQN and a world model."""
 
     ratio: NonNegativeFloat = 4.0
-    """gradients on imagined experience for each on real; with `adapt` the most"""
+    """gradients on imagined experience for each on real, at first; with `adapt` the most"""
+    final_ratio: NonNegativeFloat = 0.0
+    """the ratio at the end of the budget, reached in a straight line: what is imagined helps most while little is real"""
     adapt: bool = True
     """let the ratio fall with the model's error on held-out experience"""
     tolerance: PositiveFloat = 0.3
@@ -169,7 +171,9 @@ class DynaQ:
         seen = {
             name: statistics.empty_moments(shape) for name, shape in (("obs", (n,)), ("change", (n,)), ("reward", ()))
         }
-        return state._replace(extra={**state.extra, "model": self.model.init(jax.random.fold_in(key, 1)), "seen": seen})
+        box = (jnp.full(n, jnp.inf), jnp.full(n, -jnp.inf))
+        model = self.model.init(jax.random.fold_in(key, 1))
+        return state._replace(extra={**state.extra, "model": model, "seen": seen, "box": box})
 
     def prepare(
         self, state: LearnerState, acted: ActorState | None, trajectory: Trajectory, key: Array
@@ -178,13 +182,18 @@ class DynaQ:
         rows, seen = kept.rows, state.extra["seen"]
         new = {"obs": rows.obs, "change": rows.next_obs - rows.obs, "reward": rows.reward}
         seen = {name: statistics.update_moments(seen[name], x, kept.valid) for name, x in new.items()}
-        return state._replace(extra={**state.extra, "seen": seen}), kept
+        (low, high), valid, axes = state.extra["box"], kept.valid[..., None], tuple(range(kept.valid.ndim))
+        box = (
+            jnp.minimum(low, jnp.where(valid, rows.obs, jnp.inf).min(axes)),
+            jnp.maximum(high, jnp.where(valid, rows.obs, -jnp.inf).max(axes)),
+        )
+        return state._replace(extra={**state.extra, "seen": seen, "box": box}), kept
 
     def scales(self, state: LearnerState) -> Scales:
         """The model's units, from all real experience so far."""
         seen = state.extra["seen"]
-        pairs = [(seen[name].mean, statistics.std(seen[name]) + 1e-6) for name in ("obs", "change", "reward")]
-        return Scales(*(part for pair in pairs for part in pair))
+        units = [unit for name in ("obs", "change", "reward") for unit in _unit(seen[name])]
+        return Scales(*units, *state.extra["box"])
 
     @property
     def model_optimiser(self) -> Optimiser:
@@ -214,9 +223,11 @@ class DynaQ:
     def _errors(self, told: Any, scales: Scales, rows: Transitions) -> ModelErrors:
         return world_model.errors(told, scales, rows.obs, rows.next_obs, rows.reward, rows.discount == 0.0)
 
-    def share(self, error: Array | float) -> float:
-        """Of the ratio that is used while the model errs so much."""
-        return max(0.0, 1.0 - float(error) / self.config.tolerance) if self.config.adapt else 1.0
+    def ratio(self, progress: float, error: float) -> float:
+        """Gradients on imagined rows for each on real ones, so far into the budget and while the model errs so much."""
+        config = self.config
+        share = max(0.0, 1.0 - error / config.tolerance) if config.adapt else 1.0
+        return share * (config.ratio + min(1.0, progress) * (config.final_ratio - config.ratio))
 
     def imagine(
         self, params: Params, scales: Scales, actor: ActorState, candidates: Transitions, key: Array, explorer: bool
@@ -244,8 +255,9 @@ class DynaQ:
             following = world_model.step_of(told, scales, obs, member)
             reward = following.reward + (self.config.bonus * apart if explorer else 0.0)
             discount = self.config.gamma * (1.0 - following.done.astype(jnp.float32))
-            far = jnp.abs((following.obs - scales.obs_mean) / scales.obs_std).max(-1) > FAR
-            valid = alive & ~far & jnp.isfinite(reward)
+            # Where an episode seems to go on and none ever did, the model has missed the end: it learns rare ends last.
+            known = following.done | scales.inside(following.obs)
+            valid = alive & known & jnp.isfinite(reward)
             row = Transitions(obs, action, reward.astype(jnp.float32), discount, following.obs)
             # A branch that has ended stands still, so that nothing grows beyond all bounds behind the mask.
             obs = jnp.where(valid[:, None], following.obs, obs)
@@ -287,3 +299,7 @@ class DynaQ:
         told = self.model.predict(params, scales, jnp.broadcast_to(obs, (*grid.shape, obs.shape[-1])), grid)
         action = jnp.argmax(world_model.disagreement(told), axis=0)
         return action.astype(self.task.spec.action.dtype)
+
+
+def _unit(moments: Moments) -> tuple[Array, Array]:
+    return moments.mean, statistics.std(moments) + 1e-6

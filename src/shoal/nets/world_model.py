@@ -33,6 +33,13 @@ class Scales(NamedTuple):
     change_std: Array
     reward_mean: Array  # []
     reward_std: Array
+    obs_low: Array  # [n] the least and the most of each entry where somebody has acted
+    obs_high: Array
+
+    def inside(self, obs: Array) -> Array:
+        """[...] whether obs [..., n] lie in the box of what has been seen."""
+        within: Array = ((obs >= self.obs_low) & (obs <= self.obs_high)).all(-1)
+        return within
 
 
 class Prediction(NamedTuple):

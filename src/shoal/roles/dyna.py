@@ -99,7 +99,7 @@ class DynaUpdate:
         before = int(state.step)
         state, actor, metrics = self._real(state, acted, trajectories, version, progress)
         rows = self._news()
-        ratio = self._ratio()
+        ratio = self._algorithm.ratio(progress, self.error) if self._told else 0.0
         self._owed += (int(state.step) - before) * ratio
         calls = int(self._owed // self._count) if self.imagined.ready() else 0
         self._owed -= calls * self._count
@@ -126,11 +126,6 @@ class DynaUpdate:
     def error(self) -> float:
         """The model's, on held-out real rows: of the change, the reward and the end together."""
         return sum(self._told[name] for name in TOLD[:3])
-
-    def _ratio(self) -> float:
-        if not self._told:
-            return 0.0
-        return self._algorithm.config.ratio * self._algorithm.share(self.error)
 
     def take_in(self, lane: int, block: Slot) -> None:
         """Keep what a planner imagined, and what it says of the model."""
