@@ -33,9 +33,9 @@ EXPLORED = 1500  # real steps over which actions become less random
 
 
 def dyna_cartpole(quick: bool) -> Result:
-    """CartPole-v1: real episodes until the mean return of the last 100 training episodes is 195 (within 60,000 steps) and 475 (120,000),
-    by DQN and by Dyna-Q (one planner), everything else the same. Medians over the seeds, with their intervals. Who does not get
-    there counts with no end if it is Dyna-Q, and with the episodes that it had if it is DQN."""
+    """CartPole-v1: real episodes until the mean return of the last 100 training episodes is 195 (within 60,000 steps) and 475
+    (120,000), by DQN and by Dyna-Q (one planner), everything else the same. Medians over the seeds, with their intervals. Who
+    does not get there counts with no end if it is Dyna-Q, and with the episodes that it had if it is DQN."""
     rows: list[dict[str, Any]] = []
     targets: list[Target] = []
     for goal, budget in ({30: 20_000} if quick else BUDGETS).items():
