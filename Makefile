@@ -7,8 +7,8 @@ STAMP := $(VENV)/.shoal-setup
 PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { echo $$p; break; }; done)
 ARGS ?=
-# Tests run in two processes, a file in one of them; ARGS="-n 0" for one.
-TWO := -n 2 --dist loadfile
+# Tests run in two processes, each with a share that it gives away when the other is idle; ARGS="-n 0" for one.
+TWO := -n 2 --dist worksteal
 
 .DEFAULT_GOAL := help
 .PHONY: help setup system train test test-slow bench lint format docs constraints clean

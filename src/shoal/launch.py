@@ -7,10 +7,9 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import gc
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -21,7 +20,7 @@ import msgspec
 import numpy as np
 
 from shoal.core.algorithm import Algorithm, LearnerState, Replay, Task
-from shoal.core.device import available_memory, settle_process
+from shoal.core.device import available_memory, settle_process, unscanned
 from shoal.core.errors import BadInput, EnvFault, RunFailed, ShoalError
 from shoal.core.program import Context, Fault, Report, check_fits
 from shoal.core.weights import params_hash
@@ -69,19 +68,6 @@ class Outcome:
     @property
     def return_mean(self) -> float | None:
         return float(np.mean(self.recent)) if self.recent else None
-
-
-@contextlib.contextmanager
-def unscanned() -> Iterator[None]:
-    """What is there already is left out of garbage collections meanwhile.
-
-    JAX keeps hundreds of thousands of objects, and a full collection over them stops every thread for a third of a second.
-    """
-    gc.freeze()
-    try:
-        yield
-    finally:
-        gc.unfreeze()
 
 
 def make_algorithm(plan: Plan) -> Algorithm:

@@ -76,7 +76,7 @@ def test_steps_and_episodes_are_real_ones(tmp_path: Path) -> None:
 
 
 def test_the_ratio_is_what_was_asked_for_and_the_error_is_told(tmp_path: Path) -> None:
-    rows = metrics(train(tmp_path / "run", updates=20, algo={"adapt": False, "ratio": 2.0}))
+    rows = metrics(train(tmp_path / "run", updates=20, algo={"adapt": False, "ratio": 2.0, "final_ratio": 2.0}))
     assert "model/error" not in rows[0]  # nothing real to learn from yet
     known = [row for row in rows if "model/error" in row]
     parts_of_it = [known[-1][name] for name in TOLD[:3]]
@@ -154,6 +154,8 @@ def test_a_planner_waits_for_real_rows_then_imagines_from_them() -> None:
     obs = rng.normal(size=(100, 4)).astype(np.float32)
     rows = {"obs": obs, "action": rng.integers(0, 2, 100).astype(np.int32), "next_obs": obs + 0.1}
     ports["real"].write(0, {**rows, "reward": np.ones(100, np.float32), "discount": np.full(100, 0.98, np.float32)})
+    extra = {**learner.trainer.state.extra, "box": (obs.min(0) - 1, obs.max(0) + 1)}  # as its own rows would have it
+    learner.trainer.state = learner.trainer.state._replace(extra=extra)
     learner._publish()
     before = ports["model"].pull()[1]
     steps = planner.run()

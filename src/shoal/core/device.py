@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -51,6 +54,19 @@ def _straight_random_bits() -> None:
     rule = getattr(private, "_threefry2x32_lowering_rule", None)
     if rule is not None:
         mlir.register_lowering(private.threefry2x32_p, rule, platform="cpu")
+
+
+@contextmanager
+def unscanned() -> Iterator[None]:
+    """What is there already is left out of garbage collections meanwhile.
+
+    JAX keeps hundreds of thousands of objects, and a full collection over them stops every thread for a third of a second.
+    """
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
 
 
 def available_memory() -> int:
