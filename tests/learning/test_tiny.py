@@ -68,7 +68,7 @@ def identities() -> Iterator[Any]:
             yield pytest.param(kind, algo, marks=pytest.mark.slow if slow else ())
 
 
-@pytest.mark.parametrize(("kind", "algo"), identities())
+@pytest.mark.parametrize(("kind", "algo"), list(identities()))
 def test_identity(kind: str, algo: str, tmp_path: Path) -> None:
     steps = {"ppo": 60_000, "a2c": 120_000, "reinforce": 120_000, "dqn": 20_000}[algo]
     assert learn(Identity(kind), tmp_path, algo, steps, gamma=0.0) > 8 * 0.85
