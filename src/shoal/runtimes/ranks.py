@@ -32,6 +32,7 @@ from shoal.core.launched import launched
 MESSAGE = 1  # the tag of messages
 NAP = 2e-3  # seconds between two looks of a rank that has nothing to do
 EXIT = 3.0  # seconds that the libraries' own endings may take
+SAID = 1.0  # seconds in which mpiexec passes on what was said last: an abort throws away what still lies in its pipes
 
 
 class Word(msgspec.Struct, frozen=True):
@@ -175,6 +176,7 @@ def leave(code: int) -> NoReturn:
         except OSError:  # whoever read it is gone
             code = code or 1
     if here.lost:
+        time.sleep(SAID)
         here.mpi.COMM_WORLD.Abort(code)
     dismiss()
     here.mpi.Finalize()
