@@ -67,7 +67,7 @@ class Settings:
     max_faults: NonNegative = 20
     """faults of environments or actors that a run survives before it gives up"""
     report_every: NonNegative = 0
-    """updates between two looks of fused at what it does, at most; 0 leaves it to the clock"""
+    """updates between two looks at the learner, for what judges it on the way; 0 leaves it to the clock"""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from test_ports import WORLDS, World, answer, waits
+from worlds import WORLDS, World, answer, waits
 
 from shoal.core.ports import GroupBroken
 from shoal.core.program import GroupSpec, StreamSpec

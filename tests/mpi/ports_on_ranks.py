@@ -15,9 +15,14 @@ from typing import Any
 
 import numpy as np
 import port_roles
+import test_calls
+import test_groups
+import test_pools
 import test_ports
 import test_shared_streams
+import test_tables
 from far_ends import Stage
+from worlds import answer, waits
 
 from shoal.core.program import GroupSpec
 from shoal.runtimes import mpi
@@ -26,11 +31,11 @@ from shoal.runtimes.ranks import leave, ranks
 RMA = (test_ports.TestStream, test_ports.TestBoard, test_shared_streams.TestSharedStream)
 SHARED = (
     *RMA,
-    test_ports.TestTable,
-    test_ports.TestRoster,
-    test_ports.TestCall,
-    test_ports.TestGroup,
-    test_ports.TestPool,
+    test_tables.TestTable,
+    test_tables.TestRoster,
+    test_calls.TestCall,
+    test_groups.TestGroup,
+    test_pools.TestPool,
 )
 # Tests that look behind an end, which is on another rank here, or that have two worlds at once.
 BEHIND = {
@@ -51,19 +56,19 @@ class TestGroupOfRanks:
         return [ends[role]["g"] for role in self.ROLES]
 
     def test_all_leave_with_the_same_bits(self, world: Any) -> None:
-        groups, vectors = self.ends(world), test_ports.TestGroup.VECTORS
+        groups, vectors = self.ends(world), test_groups.TestGroup.VECTORS
         for arrival in ((0, 1, 2), (2, 1, 0), (1, 2, 0)):
             ops: dict[int, Any] = {}
             for member in arrival:
-                assert all(test_ports.waits(op) for op in ops.values())
+                assert all(waits(op) for op in ops.values())
                 ops[member] = groups[member].mean(member, vectors[member])
             expected = ((vectors[0] + vectors[1]) + vectors[2]) / np.float32(3)
-            assert {test_ports.answer(ops[member]).tobytes() for member in range(3)} == {expected.tobytes()}
+            assert {answer(ops[member]).tobytes() for member in range(3)} == {expected.tobytes()}
 
     def test_another_round_may_be_shorter(self, world: Any) -> None:
         for size in (2, 1):
             ops = [group.mean(i, np.full(size, i, np.float32)) for i, group in enumerate(self.ends(world))]
-            assert [test_ports.answer(op).tolist() for op in ops] == [[1.0] * size] * 3
+            assert [answer(op).tolist() for op in ops] == [[1.0] * size] * 3
 
 
 def cases(group: Any) -> Iterator[tuple[str, dict[str, Any]]]:

@@ -39,7 +39,7 @@ from shoal.core.trajectory import Array, Trajectory, Transitions
 from shoal.nets import world_model
 from shoal.nets.q_network import count_actions
 from shoal.nets.world_model import ModelErrors, Scales, WorldModel
-from shoal.ops import q_learning, statistics
+from shoal.ops import q_learning, schedules, statistics
 
 CANDIDATES = 4  # real states that are looked at for each one from which imagination starts
 
@@ -227,7 +227,7 @@ class DynaQ:
         """Gradients on imagined rows for each on real ones, so far into the budget and while the model errs so much."""
         config = self.config
         share = max(0.0, 1.0 - error / config.tolerance) if config.adapt else 1.0
-        return share * (config.ratio + min(1.0, progress) * (config.final_ratio - config.ratio))
+        return share * float(schedules.linear(config.ratio, config.final_ratio, progress))
 
     def imagine(
         self, params: Params, scales: Scales, actor: ActorState, candidates: Transitions, key: Array, explorer: bool

@@ -6,6 +6,7 @@ import numpy as np
 
 # The first word of a path: no two uses share a key.
 ACTING, LEARNING, INIT, ENVS, EVALUATION, STARTS, REPLAYING, GOSSIP, STRAYING, PLANNING = range(10)
+_POOL = 4  # words that NumPy's SeedSequence holds
 
 
 def key_data(seed: int, *path: int) -> np.ndarray:
@@ -48,9 +49,6 @@ def keys_in_a_row(seed: int, *path: int, first: int, count: int) -> np.ndarray:
         held = held * np.uint32(constant)
         out.append(held ^ held >> 16)
     return np.stack(out, axis=1)
-
-
-_POOL = 4  # words that NumPy's SeedSequence holds
 
 
 def _words(seed: int, path: tuple[int, ...]) -> list[int]:
