@@ -92,6 +92,30 @@ def test_convolution_is_its_loop() -> None:
     np.testing.assert_allclose(found.reshape(4, -1), x.reshape(4, -1), atol=1e-5)
 
 
+@pytest.mark.parametrize(
+    ("height", "width", "channels", "kernel", "stride"),
+    [(20, 20, 4, 8, 4), (9, 9, 6, 3, 1), (10, 13, 2, 3, 2), (11, 7, 3, 5, 3), (8, 8, 1, 2, 3), (5, 5, 2, 5, 1)],
+)
+def test_the_gradients_of_a_convolution_are_those_of_xla(
+    height: int, width: int, channels: int, kernel: int, stride: int
+) -> None:
+    with jax.enable_x64(True):
+        rng = np.random.default_rng(0)
+        x, w = rng.normal(size=(3, height, width, channels)), rng.normal(size=(kernel, kernel, channels, 5))
+
+        def theirs(x, w):
+            numbers = ("NHWC", "HWIO", "NHWC")
+            return jax.lax.conv_general_dilated(x, w, (stride, stride), "VALID", dimension_numbers=numbers)
+
+        def gradients(function):
+            return jax.jit(jax.grad(lambda x, w: jnp.sum(jnp.sin(function(x, w))), (0, 1)))(x, w)
+
+        ours = gradients(lambda x, w: conv.correlate(x, w, stride))
+        for found, expected in zip(ours, gradients(theirs), strict=True):
+            assert found.shape == expected.shape
+            np.testing.assert_allclose(found, expected, atol=1e-11)
+
+
 @pytest.mark.parametrize("text", ["32", "32x8", "0x3/1", "3x3/0", "axb/c", "-1x3/1", "32x8/4 "])
 def test_a_malformed_convolution_is_named(text: str) -> None:
     with pytest.raises(BadInput, match=r"filters x kernel / stride") as caught:

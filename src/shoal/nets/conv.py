@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import partial
 from typing import NamedTuple
 
 import jax
@@ -63,9 +64,63 @@ def convolve(params: Params, image: Array, conv: tuple[str, ...]) -> Array:
     x = jnp.asarray(image).reshape(-1, *image.shape[-3:])
     x = x.astype(jnp.float32) * (1.0 / 255.0) if x.dtype == jnp.uint8 else x
     for i, text in enumerate(conv):
-        layer, stride = params[f"conv{i}"], parse(text).stride
-        x = jax.lax.conv_general_dilated(
-            x, layer["w"], (stride, stride), "VALID", dimension_numbers=("NHWC", "HWIO", "NHWC")
-        )
-        x = jax.nn.relu(x + layer["b"])
+        layer = params[f"conv{i}"]
+        x = jax.nn.relu(correlate(x, layer["w"], parse(text).stride) + layer["b"])
     return x.reshape(*leading, -1)
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(2,))
+def correlate(x: Array, w: Array, stride: int) -> Array:
+    """[B, H, W, C] and [k, k, C, F] -> [B, H', W', F], without padding.
+
+    Forward it is XLA's convolution. Its gradients are products of matrices instead: XLA's own are convolutions with kernels
+    as large as the image, which on a CPU take 10 to 30 times as long inside a compiled loop (3.2 ms against 0.2 ms a sample
+    for the first layer of the usual net), and an update is such a loop.
+    """
+    return jax.lax.conv_general_dilated(x, w, (stride, stride), "VALID", dimension_numbers=("NHWC", "HWIO", "NHWC"))
+
+
+def _forward(x: Array, w: Array, stride: int) -> tuple[Array, tuple[Array, Array]]:
+    return correlate(x, w, stride), (x, w)
+
+
+def _backward(stride: int, saved: tuple[Array, Array], dy: Array) -> tuple[Array, Array]:
+    x, w = saved
+    return _input_gradient(x.shape, w, dy, stride), _kernel_gradient(x, w.shape[0], dy, stride)
+
+
+def _kernel_gradient(x: Array, kernel: int, dy: Array, stride: int) -> Array:
+    """[k, k, C, F]. Row by row of the kernel; along a row, `stride` pixels at a time are one vector of stride x C numbers."""
+    (batch, rows, columns, filters), (width, channels) = dy.shape, x.shape[2:]
+    reach = -(-kernel // stride)  # vectors that a row of the kernel covers, the last perhaps in part
+    vectors = columns + reach - 1
+    x = jnp.pad(x, ((0, 0), (0, 0), (0, max(0, vectors * stride - width)), (0, 0)))
+    flat = dy.reshape(-1, filters)
+    found = []
+    for i in range(kernel):
+        row = x[:, i : i + (rows - 1) * stride + 1 : stride, : vectors * stride]
+        row = row.reshape(batch * rows, vectors, stride * channels)
+        found += [row[:, j : j + columns].reshape(-1, stride * channels).T @ flat for j in range(reach)]
+    return jnp.stack(found).reshape(kernel, reach * stride, channels, filters)[:, :kernel]
+
+
+def _input_gradient(shape: tuple[int, ...], w: Array, dy: Array, stride: int) -> Array:
+    """[B, H, W, C]. The image as blocks of `stride` by `stride` pixels: each output saw `reach` by `reach` of them."""
+    (batch, height, width, channels), (_, rows, columns, filters) = shape, dy.shape
+    reach = -(-w.shape[0] // stride)
+    down, across = rows + reach - 1, columns + reach - 1  # blocks
+    beyond = reach * stride - w.shape[0]
+    blocks = jnp.pad(w, ((0, beyond), (0, beyond), (0, 0), (0, 0)))
+    blocks = blocks.reshape(reach, stride, reach, stride, channels, filters).transpose(0, 2, 1, 3, 4, 5)
+    blocks = blocks.reshape(reach, reach, stride * stride * channels, filters)
+    dx = jnp.zeros((batch, down, across, stride * stride * channels), dy.dtype)
+    for i in range(reach):
+        for j in range(reach):
+            around = ((0, 0), (i, reach - 1 - i), (j, reach - 1 - j), (0, 0))
+            dx += jnp.pad(dy @ blocks[i, j].T, around)
+    dx = dx.reshape(batch, down, across, stride, stride, channels).transpose(0, 1, 3, 2, 4, 5)
+    dx = dx.reshape(batch, down * stride, across * stride, channels)[:, :height, :width]
+    return jnp.pad(dx, ((0, 0), (0, height - dx.shape[1]), (0, width - dx.shape[2]), (0, 0)))
+
+
+correlate.defvjp(_forward, _backward)
