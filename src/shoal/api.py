@@ -184,6 +184,7 @@ def train(
     quiet: bool = False,
     report: bool = True,
     started_at: float | None = None,
+    begun: Callable[[Path], None] | None = None,
     **settings: Any,
 ) -> Run:
     """Train, evaluate, and leave a run folder.
@@ -191,7 +192,7 @@ def train(
     `env` is an id, an import path, an Env class or a callable that makes one. `settings` are those of `shoal train --help`:
     `steps=`, `until_return=`, `seed=`, ..., and on the axes a name or a dict, `algo="ppo"`, `algo={"name": "ppo", "clip": 0.3}`.
     `resume` goes on with a run in its folder, `start_from` begins a new one with another's weights. Callbacks get each
-    update's `Report`; one that returns True ends the training.
+    update's `Report`; one that returns True ends the training. `begun` gets the folder once a checkpoint is in it.
     """
     began = time.monotonic() if started_at is None else started_at
     layers: list[Mapping[str, Any]] = [config if isinstance(config, Mapping) else read_file(config) if config else {}]
@@ -223,7 +224,7 @@ def train(
         aside(stop.listener())
         try:
             training = Training(
-                plan, folder, loaded=loaded, weights=weights, callbacks=callbacks, quiet=quiet, say=_say
+                plan, folder, loaded=loaded, weights=weights, callbacks=callbacks, quiet=quiet, say=_say, begun=begun
             )
             folder.write_config(plan.as_dict())
             for note in plan.notes:

@@ -160,9 +160,10 @@ class Training:
         callbacks: Sequence[Callback] = (),
         quiet: bool = False,
         say: Callable[[str], None] | None = None,
+        begun: Callable[[Path], None] | None = None,
     ) -> None:
         self.plan, self.folder, self.callbacks = plan, folder, callbacks
-        self.quiet = quiet
+        self.quiet, self._begun = quiet, begun
         settle_process()
         self.parts = make_parts(plan, loaded, weights)
         self._say = say or (lambda message: None)
@@ -213,6 +214,9 @@ class Training:
             try:
                 with stop.bounded(lambda: self._save(exact=False)):
                     self.parts.initial_state()  # made once and first, so that a stop at any time has something to save
+                    if self._begun is not None:
+                        self._save(exact=False)
+                        self._begun(self.folder.path)
                     try:
                         self._session = runtime.start(program, lambda: stop.requested)
                     except MemoryError as error:

@@ -12,10 +12,11 @@ import msgspec
 from shoal.cli.flags import Words, split, whole_number
 from shoal.cli.main import started_at
 from shoal.core.errors import BadInput, nearest
-from shoal.core.launched import follows
+from shoal.core.launched import follows, launched
+from shoal.run.restarts import Begun, restarted
 
 SWITCHES = ("quiet", "json", "print-config", "no-report", "help")
-OWN = ("out", "resume", "from", "config", "seeds")
+OWN = ("out", "resume", "from", "config", "seeds", "restarts")
 
 USAGE = """usage: shoal train ENV [--algo NAME] [--topology NAME] [--runtime NAME] [--FIELD VALUE ...]
        shoal train --resume RUN [--steps N ...]
@@ -28,6 +29,7 @@ checkpoints, policy and report.html. Stop with Ctrl-C: it checkpoints; --resume 
   --from RUN          begin with another run's weights: fine-tuning
   --config FILE       settings from a .toml or .json file; flags win over it
   --seeds N           N runs with seeds S, S+1, ...; prints the interval of the evaluations
+  --restarts N        begin again from the last checkpoint, N times at most, when something kills the main process
   --print-config      show what would run, and do not run it
   --quiet             no progress
   --json              one JSON object as the last line of standard output
@@ -50,15 +52,39 @@ def run(words: list[str]) -> int:
         raise BadInput("no environment: give an id such as LunarLander-v3, an import path, or --resume RUN")
     if "print-config" in parsed.switches:
         return _print_config(env, own, settings)
+    seeds, restarts = whole_number(parsed, "seeds", 1), whole_number(parsed, "restarts", 0, least=0)
+    if restarts == 0:
+        return _train(parsed, env, own, settings, seeds)
+    if seeds > 1:
+        raise BadInput("--restarts and --seeds: guard one run at a time")
+    if launched() is not None:
+        raise BadInput("--restarts: a rank of an MPI job cannot be begun again alone; start the job with --resume RUN")
+
+    def run_from(folder: Path | None, begun: Begun) -> int:
+        if folder is None:
+            return _train(parsed, env, own, settings, seeds, begun)
+        return _train(parsed, None, {"resume": str(folder)}, settings, seeds, begun)
+
+    return restarted(restarts, run_from)
+
+
+def _train(
+    parsed: Words,
+    env: str | None,
+    own: Mapping[str, str],
+    settings: dict[str, Any],
+    seeds: int,
+    begun: Begun | None = None,
+) -> int:
     from shoal import api
 
-    seeds = whole_number(parsed, "seeds", 1)
     common: dict[str, Any] = {
         "config": own.get("config"),
         "start_from": own.get("from"),
         "quiet": "quiet" in parsed.switches,
         "report": "no-report" not in parsed.switches,
         "started_at": started_at(),
+        "begun": begun,
     }
     if seeds > 1:
         first = whole_number(parsed, "seed", 0, least=0)
