@@ -93,15 +93,22 @@ def test_convolution_is_its_loop() -> None:
 
 
 @pytest.mark.parametrize(
-    ("height", "width", "channels", "kernel", "stride"),
-    [(20, 20, 4, 8, 4), (9, 9, 6, 3, 1), (10, 13, 2, 3, 2), (11, 7, 3, 5, 3), (8, 8, 1, 2, 3), (5, 5, 2, 5, 1)],
+    ("batch", "height", "width", "channels", "kernel", "stride"),
+    [
+        (24, 20, 20, 4, 8, 4),
+        (5, 9, 9, 6, 3, 1),
+        (3, 10, 13, 2, 3, 2),
+        (20, 11, 7, 3, 5, 3),
+        (1, 8, 8, 1, 2, 3),
+        (2, 5, 5, 2, 5, 1),
+    ],
 )
 def test_the_gradients_of_a_convolution_are_those_of_xla(
-    height: int, width: int, channels: int, kernel: int, stride: int
+    batch: int, height: int, width: int, channels: int, kernel: int, stride: int
 ) -> None:
     with jax.enable_x64(True):
         rng = np.random.default_rng(0)
-        x, w = rng.normal(size=(3, height, width, channels)), rng.normal(size=(kernel, kernel, channels, 5))
+        x, w = rng.normal(size=(batch, height, width, channels)), rng.normal(size=(kernel, kernel, channels, 5))
 
         def theirs(x, w):
             numbers = ("NHWC", "HWIO", "NHWC")

@@ -225,7 +225,10 @@ class OnPolicy(abc.ABC, Generic[C]):
             state = state._replace(reward=scale)
             reward = reward / (statistics.std(scale.moments) + 1e-8)
         seen = self.seen(self.actor_state(state), tr.obs)
-        value = self.net.value(state.params, seen, tr.carry, tr.first)  # [T+1, B]
+        if self.traces:  # what both heads share is computed once
+            newest, value = self.net.forward(state.params, seen, tr.carry, tr.first)  # [T+1, B]
+        else:
+            value = self.net.value(state.params, seen, tr.carry, tr.first)
         if acted is None:
             log_mu = tr.extras["log_prob"]
         else:
@@ -234,8 +237,7 @@ class OnPolicy(abc.ABC, Generic[C]):
             log_mu = distributions.log_prob(self.task.spec.action, policy, tr.action)
         rewards = (reward, tr.discount, value, tr.boundary, tr.valid, config.gamma, self.lam)
         if self.traces:
-            newest, _ = self.net.forward(state.params, seen[:-1], tr.carry, tr.first[:-1])
-            log_pi = distributions.log_prob(self.task.spec.action, newest, tr.action)
+            log_pi = distributions.log_prob(self.task.spec.action, newest[:-1], tr.action)
             found = vtrace(log_pi, log_mu, *rewards, config.rho_clip, config.c_clip)
             target = found.target
             advantage = found.advantage * (1.0 if self.weighs else jnp.minimum(config.rho_clip, found.rho))
