@@ -6,6 +6,7 @@ import json
 import shutil
 from pathlib import Path
 
+from curves import curve, picture
 from rooms import HERE, Failed, run_json
 from shoal_runs import PYTHON, train
 from targets import Result, Target, median, ratio
@@ -89,7 +90,7 @@ def expected_collisions(actors: int, learners: int) -> float:
 
 
 def windows(quick: bool) -> Result:
-    """CartPole-v1, A2C, 8 actors, L learners that read windows: how often two read the same, and what is learnt."""
+    """CartPole-v1, A2C, 8 actors, L learners that read windows: how often two read the same, and what is learnt (windows.png)."""
     rows, targets = [], []
     try:
         rounds = run_json([PYTHON, str(HERE / "window_rounds.py"), *(["--quick"] if quick else [])], timeout=300)
@@ -101,7 +102,7 @@ def windows(quick: bool) -> Result:
             case = f"{learners} learners, {selection}: a read of each, a push of each actor, in turn"
             rows.append({"who": "Shoal", "case": case, "collisions": rate, "expected": expected})
             targets.append(Target(f"{case}: distance from the closed form", abs(rate - expected), "<= 0.02"))
-    steps = str(20_000 if quick else 300_000)
+    steps, lines = str(20_000 if quick else 300_000), {}
     for learners in (2,) if quick else (2, 4, 8):
         for selection in ("assigned", "random"):
             words = ("--topology.stream", "window", "--topology.selection", selection, "--topology.batch-unrolls", "1")
@@ -110,12 +111,15 @@ def windows(quick: bool) -> Result:
                 "case": f"{learners} learners, {selection}, training"
             }
             if "error" not in row:
-                row["collisions"] = _collisions(Path(row["run"]))
+                run = Path(row["run"])
+                lines[f"{learners} learners, {selection}"] = row["curve"] = curve(run)
+                row["collisions"] = _collisions(run)
                 if selection == "assigned":
                     targets.append(
                         Target(f"collision rate of {learners} learners, assigned", row["collisions"], "<= 0")
                     )
             rows.append(row)
+    picture("windows", lines, "steps")
     return Result(rows, targets)
 
 

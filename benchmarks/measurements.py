@@ -14,6 +14,7 @@ from dqn import dqn_solve, dqn_speed, replay_draw
 from dyna import dyna_cartpole
 from hpc import mpi_queue, offload
 from inference import inference
+from pong import pong_learns, pong_speed
 from shared_params import a3c_solve, shared_params
 from shoal_runs import PYTHON, SHOAL, evaluate, solved_after, train
 from targets import Result, Target
@@ -183,6 +184,8 @@ MEASUREMENTS = {
     "mpi-queue": mpi_queue,
     "offload": offload,
     "windows": windows,
+    "pong-speed": pong_speed,
+    "pong-learns": pong_learns,
     "startup": startup,
     "lunar-solve": lunar_solve,
     "lunar-speed": lunar_speed,

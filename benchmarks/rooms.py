@@ -49,7 +49,7 @@ PEERS = {
     "sample_factory": Peer(
         title="Sample Factory",
         script="sample_factory_appo.py",
-        needs=("torch==2.13.0", "sample-factory==2.1.1", "Box2D==2.3.10", "pygame-ce"),
+        needs=("torch==2.13.0", "sample-factory==2.1.1", "Box2D==2.3.10", "pygame-ce", "ale-py==0.11.*"),
         over=("gymnasium==1.2.2",),  # it asks for 0.29, which has no LunarLander-v3; it runs on this one
     ),
 }

@@ -23,6 +23,7 @@ COLUMNS = {
     "targets_per_s": "targets/s",
     "gain": "times one at a time",
     "steps_per_s": "steps/s",
+    "frames_per_s": "frames/s",
     "solved_after_s": "s to goal, set-up included",
     "setup_s": "set-up, s",
     "solved_at_s": "s to goal, running",

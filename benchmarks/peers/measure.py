@@ -24,9 +24,9 @@ class Measure:
     `solved_at_s` runs from the start of the command, so that they are in it.
     """
 
-    def __init__(self, seconds: float, until_return: float | None) -> None:
+    def __init__(self, seconds: float, until_return: float | None, env: str = ENV) -> None:
         self.started = float(os.environ.get("BENCH_STARTED", time.monotonic()))  # the parent's clock is the same one
-        self.seconds = seconds
+        self.seconds, self.env = seconds, env
         self.until_return = until_return
         self.points: list[tuple[float, int]] = []
         self.return_mean: float | None = None
@@ -56,7 +56,7 @@ class Measure:
                 {
                     "peer": package,
                     "version": version(package),
-                    "env": ENV,
+                    "env": self.env,
                     "env_steps": n1,
                     "measured_s": t1 - t0,
                     "steps_per_s": (n1 - n0) / (t1 - t0),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import tempfile
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import gymnasium as gym
@@ -74,15 +75,13 @@ def make_env(name: str, cfg: Any = None, env_config: Any = None, render_mode: st
     return gym.make(name, render_mode=render_mode)
 
 
-def main() -> None:
-    args = arguments(__doc__)
-    measure = Measure(args.seconds, args.until_return)
-    settings = {"shoal": SETTINGS, "zoo": ZOO, "own": PLAIN}[args.hyper]
-    register_env(ENV, make_env)
+def run(env: str, make: Callable[..., Any], settings: dict[str, Any], words: Sequence[str], args: Any) -> None:
+    """Train for as long as the arguments say, and print what was measured."""
+    measure = Measure(args.seconds, args.until_return, env)
+    register_env(env, make)
     with tempfile.TemporaryDirectory() as folder:
-        words = [f"--{name}={value}" for name, value in settings.items()]
-        words += ["--encoder_mlp_layers", "64", "64"]
-        words += [f"--env={ENV}", "--device=cpu", f"--seed={args.seed}", f"--train_dir={folder}", "--experiment=bench"]
+        words = [*(f"--{name}={value}" for name, value in settings.items()), *words]
+        words += [f"--env={env}", "--device=cpu", f"--seed={args.seed}", f"--train_dir={folder}", "--experiment=bench"]
         words += [f"--stats_avg={EPISODES}", "--train_for_env_steps=1000000000", "--save_every_sec=3600"]
         words += ["--log_to_file=False"]
         parser, _ = parse_sf_args(argv=words)
@@ -90,7 +89,13 @@ def main() -> None:
         runner.register_observer(Iterations(measure))
         if runner.init() != ExperimentStatus.SUCCESS or runner.run() != ExperimentStatus.SUCCESS:
             sys.exit("Sample Factory stopped with a failure: see its log above")
-    measure.report("sample-factory", {**settings, "encoder_mlp_layers": [64, 64]})
+    measure.report("sample-factory", settings)
+
+
+def main() -> None:
+    args = arguments(__doc__)
+    settings = {"shoal": SETTINGS, "zoo": ZOO, "own": PLAIN}[args.hyper]
+    run(ENV, make_env, settings, ("--encoder_mlp_layers", "64", "64"), args)
 
 
 if __name__ == "__main__":

@@ -207,6 +207,20 @@ TUNED: dict[tuple[str, str], Settings] = {
         },
         "net": {"hidden": [512], "dueling": True},
     },
+    # Mnih et al. 2016: its small net, which two cores can learn with, and its few steps an update.
+    ("image", "a2c"): {
+        "steps": 10_000_000,
+        "total_envs": 16,
+        "algo": {
+            "learning_rate": 7e-4,
+            "final_rate": 0.0,
+            "unroll": 10,
+            "entropy": 0.01,
+            "value_weight": 0.5,
+            "max_grad_norm": 0.5,
+        },
+        "net": {"hidden": [256], "activation": "relu", "shared": True, "conv": ["16x8/4", "32x4/2"]},
+    },
     ("*", "ppo"): {
         "steps": 1_000_000,
         "total_envs": 16,

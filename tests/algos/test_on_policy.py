@@ -99,6 +99,15 @@ def test_the_kl_stop_stops() -> None:
     assert int(learn(ppo(batch_size=8, target_kl=1e9))[0].step) == 16
 
 
+def test_an_update_that_stops_at_once_still_tells_its_losses() -> None:
+    """Other weights acted, so that the first minibatch is too far away already."""
+    algorithm = ppo(batch_size=8, target_kl=1e-9)
+    state, other = (jax.jit(algorithm.init)(jax.random.key(seed)) for seed in (0, 1))
+    args = (state, algorithm.actor_state(other), [trajectory()], key_data(0), np.float32(0))
+    after, _, metrics = compiled(algorithm).update(*args)
+    assert int(after.step) == 0 and float(metrics["value"]) > 0 and float(metrics["kl"]) > 1e-9
+
+
 def test_the_clip_holds_the_policy_near_the_one_that_acted() -> None:
     wide, narrow = learn(ppo(batch_size=0, epochs=10, clip=10.0)), learn(ppo(batch_size=0, epochs=10, clip=0.02))
     assert narrow[1]["kl"] < 0.2 * wide[1]["kl"] and narrow[1]["clipped"] > 0 == wide[1]["clipped"]

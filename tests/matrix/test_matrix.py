@@ -18,7 +18,10 @@ from shoal.topologies import TOPOLOGIES
 UPDATES, T, B = 3, 8, 4
 UNSUPPORTED = {
     ("actor_learner", "fused"): r"needs the port Board, Stream, which runtime 'fused' does not provide",
-    ("dyna", "fused"): r"--actors is 1: topology 'dyna' needs at least 2, one that acts and one that plans",
+    (
+        "dyna",
+        "fused",
+    ): r"--actors is 1: topology 'dyna', for dyna_q, needs at least 2, one that acts and one that plans",
     ("ga3c", "fused"): r"needs the port Board, Call, Stream, which runtime 'fused' does not provide",
     ("seed", "fused"): r"needs the port Board, Call, Stream, which runtime 'fused' does not provide",
     ("shared_params", "fused"): r"needs the port Roster, Stream, Table, which runtime 'fused' does not provide",

@@ -193,7 +193,10 @@ def test_new_imagined_rows_come_first_and_errors_decide_later() -> None:
 @pytest.mark.parametrize(
     ("settings", "told"),
     [
-        ({"actors": 1}, "--actors is 1: topology 'dyna' needs at least 2, one that acts and one that plans"),
+        (
+            {"actors": 1},
+            "--actors is 1: topology 'dyna', for dyna_q, needs at least 2, one that acts and one that plans",
+        ),
         ({"topology": {"name": "dyna", "explorers": 3}}, "--topology.explorers is 3: there are only 2 planners"),
         (
             {"topology": {"name": "dyna", "consistency": "gossip"}},

@@ -71,7 +71,7 @@ def side_by_side(trajectories: Sequence[Trajectory]) -> Trajectory:
 
 
 def sweep(algorithm: Algorithm, state: LearnerState, batch: Any, key: Array) -> tuple[LearnerState, dict[str, Array]]:
-    """Epochs x minibatches. Metrics are means over the minibatches that were applied."""
+    """Epochs x minibatches. Metrics are means over those that were applied and the one that stopped, if one did."""
     cut = algorithm.minibatches
     t, b = batch.rows.valid.shape
     samples = b if cut.by_column else t * b
@@ -93,23 +93,23 @@ def sweep(algorithm: Algorithm, state: LearnerState, batch: Any, key: Array) -> 
         return jax.lax.scan(minibatch, carry, (type(batch)(picked, columns), keys))
 
     def minibatch(carry: tuple[LearnerState, Array], part: Any) -> tuple[tuple[LearnerState, Array], Any]:
-        state, stopped = carry
+        state, before = carry
         grads, feedback = algorithm.gradients(state, *part)
         following = apply(algorithm, state, grads)
-        stopped = stopped | feedback.stop
+        stopped = before | feedback.stop
         following = jax.tree.map(lambda new, old: jnp.where(stopped, old, new), following, state)
-        return (following, stopped), (feedback.metrics, ~stopped)
+        return (following, stopped), (feedback.metrics, ~before)
 
     whole = cut.epochs == 1 and cut.parts == 1
     if whole:  # the order of samples is of no consequence
         part = (type(batch)(rows, batch.columns if cut.by_column else {}), key)
-        (state, _), (metrics, applied) = minibatch((state, jnp.asarray(False)), part)
+        (state, _), (metrics, _) = minibatch((state, jnp.asarray(False)), part)
         return state, metrics
     keys = jax.random.split(key, cut.epochs)
-    (state, _), (metrics, applied) = jax.lax.scan(epoch, (state, jnp.asarray(False)), keys)
-    share = applied / jnp.maximum(applied.sum(), 1)
-    # Where a minibatch was not applied its metrics may be anything, so they are left out, not weighted.
-    return state, {name: jnp.where(applied, m, 0.0).ravel() @ share.ravel() for name, m in metrics.items()}
+    (state, _), (metrics, counted) = jax.lax.scan(epoch, (state, jnp.asarray(False)), keys)
+    share = counted / counted.sum()
+    # After a stop metrics may be anything, so they are left out, not weighted.
+    return state, {name: jnp.where(counted, m, 0.0).ravel() @ share.ravel() for name, m in metrics.items()}
 
 
 def metric_name(name: str) -> str:

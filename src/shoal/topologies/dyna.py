@@ -57,7 +57,9 @@ class DynaTopology:
 
     def unrolls(self, actors: int, learners: int) -> int:
         if actors < 2:
-            raise BadInput(f"--actors is {actors}: topology 'dyna' needs at least 2, one that acts and one that plans")
+            raise BadInput(
+                f"--actors is {actors}: topology 'dyna', for dyna_q, needs at least 2, one that acts and one that plans"
+            )
         if self.config.explorers > actors - 1:
             raise BadInput(f"--topology.explorers is {self.config.explorers}: there are only {actors - 1} planners")
         return 1

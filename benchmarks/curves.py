@@ -1,0 +1,44 @@
+"""Learning curves of runs, as numbers for the results and as a picture beside them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from rooms import HERE
+
+POINTS = 40
+WINDOW = 100  # episodes
+
+
+def curve(run: Path) -> list[dict[str, float]]:
+    """The mean of the last 100 training episodes, at so many points of a run."""
+    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    ended = [row for row in rows if "episode/count" in row]
+    found, recent = [], []
+    for row in ended:
+        recent = (recent + [row["episode/return"]] * int(row["episode/count"]))[-WINDOW:]
+        found.append({"steps": row["step"], "seconds": row["speed/seconds"], "return": sum(recent) / len(recent)})
+    every = max(1, len(found) // POINTS)
+    return found[every - 1 :: every]
+
+
+def picture(name: str, lines: Mapping[str, list[dict[str, float]]], over: str, goal: float | None = None) -> str:
+    """`results/NAME.png`, returns over `steps` or `minutes`."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(7, 3.5), layout="constrained")
+    axes: Any = figure.subplots()
+    for label, points in lines.items():
+        x = [point["seconds"] / 60 if over == "minutes" else point["steps"] for point in points]
+        axes.plot(x, [point["return"] for point in points], label=label, lw=1.8)
+    if goal is not None:
+        axes.axhline(goal, color="grey", lw=1, ls="--")
+    axes.set(xlabel=over, ylabel="mean of the last 100 training episodes")
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.legend(frameon=False, fontsize=8)
+    path = HERE / "results" / f"{name}.png"
+    figure.savefig(path, dpi=110)
+    return path.name
