@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -178,6 +179,28 @@ class TestLearning:
         state = begin(algorithm)
         _, _, after = _gradient(algorithm)(state, drawn())
         expected = 0.75 * to_vector(state.extra["target"]) + 0.25 * to_vector(after.params)
+        np.testing.assert_allclose(to_vector(after.extra["target"]), expected, rtol=1e-5, atol=1e-6)
+
+    @pytest.mark.parametrize(
+        ("workers", "target_every", "moves"),
+        [(1, 6, (6,)), (3, 6, (2, 4, 6)), (4, 6, range(1, 7)), (9, 6, range(1, 7))],
+    )
+    def test_the_gradients_of_all_workers_count(self, workers: int, target_every: int, moves: Any) -> None:
+        """Each worker sees its own alone."""
+        algorithm = make(target_every=target_every)
+        algorithm = replace(algorithm, task=algorithm.task._replace(workers=workers))
+        state = begin(make(target_every=target_every))
+        for step in range(1, 7):
+            given = jax.tree.map(lambda p: p + 1, state.params)
+            state = algorithm.settle(state, given)
+            assert (params_hash(state.extra["target"]) == params_hash(given)) == (step in moves)
+
+    def test_a_soft_target_follows_the_gradients_of_all_workers(self) -> None:
+        algorithm = make(target_every=1, tau=0.25)
+        algorithm = replace(algorithm, task=algorithm.task._replace(workers=2))
+        state = begin(make(target_every=1, tau=0.25))
+        after = algorithm.settle(state, state.params)
+        expected = 0.75**2 * to_vector(state.extra["target"]) + (1 - 0.75**2) * to_vector(state.params)
         np.testing.assert_allclose(to_vector(after.extra["target"]), expected, rtol=1e-5, atol=1e-6)
 
     def test_settle_takes_params_from_anywhere(self) -> None:

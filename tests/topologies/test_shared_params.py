@@ -254,6 +254,14 @@ def test_half_and_half_is_the_whole_bit_for_bit(consistency: str, case: str, act
     assert rest.summary["env_steps"] == whole.summary["env_steps"]
 
 
+def test_the_moments_of_many_workers_on_a_replay_stay_what_they_are(tmp_path: Path) -> None:
+    """A mean of squares, of gradients of the size that the run met: never what several forgettings at once would leave."""
+    run = train(tmp_path / "run", shared("hogwild"), case="dqn", actors=4, updates=80, runtime="threads")
+    arrays = run._loaded().arrays
+    squares = [array for name, array in arrays.items() if name.startswith("state/moments/") and "nu" in name]
+    assert squares and all((array >= 0).all() and array.max() < 1e3 for array in squares)
+
+
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "unknown": ({"consistency": "chaos"}, r"'chaos': expected one of hogwild, lock, sharded, gossip"),
     "shards": ({"consistency": "sharded", "shards": 10**6}, r"--topology.shards is 1000000: the net has only \d+ para"),
@@ -262,6 +270,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "split sharded": ({"consistency": "sharded", "split": True}, "goes with hogwild, lock and gossip"),
     "split alone": ({"split": True}, "at least --actors 2"),
     "replay": ({"replay": "global"}, "algorithms that learn from a replay"),
+    "many gradients": ({"moments": "shared"}, "several gradients, whose changes of the moments do not add up"),
     "pull": ({"pull": "episode", "pull_every": 3}, "--topology.pull-every is 3"),
 }
 
@@ -269,8 +278,9 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
 @pytest.mark.parametrize("name", REFUSED)
 def test_what_makes_no_sense_is_refused_in_one_line(name: str, tmp_path: Path) -> None:
     options, message = REFUSED[name]
+    case = "ppo" if name == "many gradients" else "rmsprop"
     with pytest.raises(BadInput, match=message) as caught:
-        train(tmp_path / "run", {"name": "shared_params", **options})
+        train(tmp_path / "run", {"name": "shared_params", **options}, case=case)
     assert "\n" not in str(caught.value)
     assert not (tmp_path / "run").exists()
 

@@ -257,9 +257,10 @@ class DQN:
         return loss, (jax.lax.stop_gradient(td), metrics)
 
     def settle(self, state: LearnerState, params: Params) -> LearnerState:
-        """The target network moves `tau` of the way after every `target_every` gradients."""
-        step, tau = state.step + 1, self.config.tau
-        due = step % self.config.target_every == 0
+        """The target network moves `tau` of the way after every `target_every` gradients, of all workers together."""
+        every, workers = self.config.target_every, self.task.workers
+        step, tau = state.step + 1, 1 - (1 - self.config.tau) ** max(1, workers // every)
+        due = step % max(1, every // workers) == 0
 
         def follow(old: Array, new: Array) -> Array:
             return jnp.where(due, new if tau == 1 else old + tau * (new - old), old)

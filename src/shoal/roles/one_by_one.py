@@ -15,7 +15,7 @@ from shoal.core.trajectory import Array, Trajectory
 from shoal.ops.shuffle import shuffled
 from shoal.roles.compiled import metric_name
 from shoal.roles.parts import Parts
-from shoal.roles.replaying import Replaying, compiled_replay, replay_of
+from shoal.roles.replaying import Replaying, compiled_replay, is_saved, replay_of
 
 
 class Gradient(NamedTuple):
@@ -111,7 +111,7 @@ class ReplayGradients:
     """Keeps the unroll, then as many gradients on what is kept as its steps have earned."""
 
     def __init__(self, parts: Parts, memory: Replaying) -> None:
-        self._seed, self._replay, self._memory = parts.seed, replay_of(parts), memory
+        self._parts, self._seed, self._replay, self._memory = parts, parts.seed, replay_of(parts), memory
         self._prepare = compiled_replay(parts.algorithm).prepare
         self._steps = compiled_steps(parts.algorithm)
         self._owed = 0  # environment steps whose gradients are still to come
@@ -134,15 +134,29 @@ class ReplayGradients:
             self._batch, self._version = self._memory.sample(due, progress, version, 0), version
         return state, due
 
-    def gradient(self, state: LearnerState, index: int) -> Gradient:
-        minibatch = jax.tree.map(lambda x: x[index], self._batch.drawn)
-        key = key_data(self._seed, LEARNING, self._version, index)
-        vector, metrics, errors = self._steps.drawn(state, minibatch, key)
+    def minibatch(self, index: int) -> tuple[Any, np.ndarray]:
+        """(what gradient number `index` is made of, its key data)."""
+        drawn = jax.tree.map(
+            lambda x: np.asarray(x)[index], self._batch.drawn
+        )  # JAX would take longer than the gradient
+        return drawn, key_data(self._seed, LEARNING, self._version, index)
+
+    def learnt(self, index: int, errors: Any) -> None:
+        """It is made: a prioritized replay wants to know its errors."""
         if self._replay.kind == "prioritized":
             self._memory.feedback(self._batch.indices[index], np.asarray(errors))
-        return Gradient(np.asarray(vector), {**_named(metrics), "replay/rows": float(self._memory.size())}, False)
+
+    def named(self, metrics: Any) -> dict[str, float]:
+        return {**_named(metrics), "replay/rows": float(self._memory.size())}
+
+    def gradient(self, state: LearnerState, index: int) -> Gradient:
+        vector, metrics, errors = self._steps.drawn(state, *self.minibatch(index))
+        self.learnt(index, errors)
+        return Gradient(np.asarray(vector), self.named(metrics), False)
 
     def snapshots(self) -> dict[str, dict[str, np.ndarray]]:
+        if not is_saved(self._parts):
+            return {}
         return {"replay": {"owed": np.array([self._owed]), **self._memory.snapshot()}}
 
 

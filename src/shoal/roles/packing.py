@@ -55,6 +55,18 @@ class Packing:
                     singles.append(np.float32(part))
         return np.concatenate([*parts, np.array(singles, np.float32)])
 
+    def flat(self, state: LearnerState) -> Array:
+        """`pack` inside of a compiled function."""
+        parts = [jnp.concatenate([leaf.reshape(-1) for leaf in jax.tree.leaves(state.params)])]
+        singles = []
+        if self._share:
+            for vector, part in zip(self._is_vector, self._flat.flatten_up_to(state.moments), strict=True):
+                if vector:
+                    parts += [leaf.reshape(-1) for leaf in jax.tree.leaves(part)]
+                else:
+                    singles.append(part.astype(jnp.float32)[None])
+        return jnp.concatenate([*parts, *singles])
+
     def unpack(self, vector: Array, state: LearnerState) -> LearnerState:
         """`state` with the shared part from `vector`; of a vector of the params alone, those."""
         state = state._replace(params=self._params.tree(vector[: self.size]))

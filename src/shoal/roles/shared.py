@@ -11,7 +11,7 @@ from typing import Any, Literal
 import jax
 import numpy as np
 
-from shoal.core.algorithm import LearnerState, Moments, Replay
+from shoal.core.algorithm import Algorithm, LearnerState, Moments, Replay
 from shoal.core.config import Fraction, Positive
 from shoal.core.ports import NOT_YET, Op, Roster, Slot, Stream, Table
 from shoal.core.program import Context, Episode, Ports, Report, Steps
@@ -20,9 +20,9 @@ from shoal.core.weights import to_vector
 from shoal.ops import statistics
 from shoal.roles.actor import Collector
 from shoal.roles.episodes import EpisodeTracker
-from shoal.roles.links import Central, Gossip, Link, Sharded, Unroll
+from shoal.roles.links import Central, Gossip, Link, Sharded, Stepwise, Unroll
 from shoal.roles.news import News, NewsFormat, mean_metrics
-from shoal.roles.one_by_one import make_one_by_one
+from shoal.roles.one_by_one import ReplayGradients, make_one_by_one
 from shoal.roles.packing import Packing
 from shoal.roles.parts import Parts
 from shoal.roles.replaying import Replaying
@@ -52,7 +52,7 @@ class SharedParamsConfig:
     queue: Positive = 2
     """sharded: gradients of each worker that may wait at a server"""
     moments: Literal["shared", "own"] | None = None
-    """the optimiser's moments: one set that all share, or one a worker; by default shared, and own under gossip"""
+    """the optimiser's moments: one set that all share, or one a worker; by default shared where pushes are of one gradient"""
     pull: Literal["unrolls", "episode"] = "unrolls"
     """when a worker takes the newest weights: every so many unrolls, or after an unroll in which an episode ended"""
     pull_every: Positive = 1
@@ -66,9 +66,16 @@ class SharedParamsConfig:
     replay: Literal["local", "global"] = "local"
     """for algorithms with a replay: one a worker, or one that all write to and draw from"""
 
-    @property
-    def share_moments(self) -> bool:
-        return (self.moments or ("own" if self.consistency == "gossip" else "shared")) == "shared"
+    def share_moments(self, algorithm: Algorithm) -> bool:
+        if self.moments is not None:
+            return self.moments == "shared"
+        return self.consistency == "sharded" or (self.consistency != "gossip" and one_at_a_time(algorithm))
+
+
+def one_at_a_time(algorithm: Algorithm) -> bool:
+    """Whether each push is of one gradient: only then do changes of the moments add up. Several forget most of what was there,
+    and of three workers that do so at once the sum would be minus twice of it."""
+    return isinstance(algorithm.experience, Replay) or algorithm.minibatches.epochs * algorithm.minibatches.parts == 1
 
 
 class Worker:
@@ -81,7 +88,7 @@ class Worker:
         self._roster: Roster = ports["roster"]
         self._news: Stream = ports["news"]
         self._own: Table = ports["own"]
-        self._packing = Packing(parts.algorithm, config.share_moments)
+        self._packing = Packing(parts.algorithm, config.share_moments(parts.algorithm))
         self._statistics = Statistics(ports["statistics"], self._packing) if "statistics" in ports else None
         self._collector = Collector(parts, index, context)
         self._tracker = EpisodeTracker(parts.envs)
@@ -110,12 +117,16 @@ class Worker:
                 gradients.gradient(state, 0)
             self._learning: Any = gradients
             return Sharded(ports, index, packing, gradients, parts)
+        wild = config.consistency == "hogwild"
+        if memory is not None and parts.actors > 1 and config.consistency != "gossip":
+            self._learning = one_by_one = ReplayGradients(mine, memory)
+            return Stepwise(ports["weights"], index, packing, one_by_one, wild, parts)
         self._learning = update = make_update(mine, memory)
         update.compile(state, actor, 1)
         mask = packing.mask(critic=index % 2 == 1) if config.split else None
         if config.consistency == "gossip":
             return Gossip(ports["weights"], index, packing, update, parts.seed, mask)
-        return Central(ports["weights"], index, packing, update, config.consistency == "hogwild", mask)
+        return Central(ports["weights"], index, packing, update, wild, mask)
 
     def _opened(self, vector: Array, state: LearnerState) -> tuple[LearnerState, Any]:
         """A state with the weights of a pulled vector, and what acts by it; one call, for there are many small arrays."""
@@ -239,7 +250,7 @@ class Monitor:
         self, config: SharedParamsConfig, news: NewsFormat, parts: Parts, ports: Ports, context: Context
     ) -> None:
         self._config, self._format, self._parts, self._ports = config, news, parts, ports
-        self._packing = Packing(parts.algorithm, config.share_moments)
+        self._packing = Packing(parts.algorithm, config.share_moments(parts.algorithm))
         self._weights: Table = ports["weights"]
         self._own: Table = ports["own"]
         self._roster: Roster = ports["roster"]

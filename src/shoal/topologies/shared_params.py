@@ -28,7 +28,7 @@ from shoal.roles.packing import Packing
 from shoal.roles.parts import Parts
 from shoal.roles.replaying import replay_of, row_record, rows_of
 from shoal.roles.shards import Shard
-from shoal.roles.shared import OWN_METRICS, Monitor, SharedParamsConfig, Worker
+from shoal.roles.shared import OWN_METRICS, Monitor, SharedParamsConfig, Worker, one_at_a_time
 from shoal.roles.straying import straying_rows
 
 REPLAY_METRICS = ("explore/epsilon", "replay/rows", "replay/gradients")
@@ -40,6 +40,7 @@ class SharedParamsTopology:
     about = "k workers act and learn by themselves on shared weights: hogwild, lock, sharded servers, gossip (A3C)"
     apart = False
     many_learners = False
+    each_learns = True
 
     def __init__(self, config: SharedParamsConfig) -> None:
         self.config = config
@@ -59,7 +60,8 @@ class SharedParamsTopology:
         return 1
 
     def program(self, parts: Parts) -> Program:
-        config, packing = self.config, Packing(parts.algorithm, self.config.share_moments)
+        config = self.config
+        packing = Packing(parts.algorithm, config.share_moments(parts.algorithm))
         workers = tuple(f"worker-{i}" for i in range(parts.actors))
         self._check(parts, packing)
         news = NewsFormat((*loss_names(parts), *OWN_METRICS), parts.unroll * parts.envs)
@@ -101,6 +103,11 @@ class SharedParamsTopology:
 
     def _check(self, parts: Parts, packing: Packing) -> None:
         config = self.config
+        if config.moments == "shared" and config.consistency != "sharded" and not one_at_a_time(parts.algorithm):
+            raise BadInput(
+                "--topology.moments is 'shared': an update of this algorithm is several gradients, whose changes of the moments"
+                " do not add up; own, or --topology.consistency sharded"
+            )
         if config.consistency == "sharded" and config.shards > packing.size:
             raise BadInput(
                 f"--topology.shards is {config.shards}: the net has only {packing.size} parameters to share out"
