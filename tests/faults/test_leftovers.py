@@ -56,7 +56,7 @@ def test_the_group_is_killed_and_resume_goes_on(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "words", [pytest.param(("--steps", "640"), marks=pytest.mark.slow), ("--steps", LONG, "--max-faults", "0")]
+    "words", [pytest.param(("--steps", "32000"), marks=pytest.mark.slow), ("--steps", LONG, "--max-faults", "0")]
 )
 def test_the_end_of_a_run(tmp_path: Path, words: tuple[str, ...]) -> None:
     with train(tmp_path, "--runtime", "processes", *words, fault_kind="raise", fault_at=2000, fault_times=9) as run:

@@ -136,9 +136,8 @@ class ReplayGradients:
 
     def minibatch(self, index: int) -> tuple[Any, np.ndarray]:
         """(what gradient number `index` is made of, its key data)."""
-        drawn = jax.tree.map(
-            lambda x: np.asarray(x)[index], self._batch.drawn
-        )  # JAX would take longer than the gradient
+        # By NumPy: JAX would take longer to cut it out than to learn from it.
+        drawn = jax.tree.map(lambda x: np.asarray(x)[index], self._batch.drawn)
         return drawn, key_data(self._seed, LEARNING, self._version, index)
 
     def learnt(self, index: int, errors: Any) -> None:

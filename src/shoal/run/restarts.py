@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import os
 import signal
 import sys
@@ -12,6 +11,8 @@ from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
 from typing import Any
+
+from shoal.core.lifetime import killed_with_parent
 
 Begun = Callable[[Path], None]  # the main process says where there is a checkpoint to go on from
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
@@ -25,10 +26,12 @@ def restarted(times: int, run: Callable[[Path | None, Begun], int]) -> int:
     folder: Path | None = None
     for left in range(times, -1, -1):
         heard, told = os.pipe()
-        child = os.fork()
+        parent, child = os.getpid(), os.fork()
         if child == 0:
             os.close(heard)
-            _end_with_parent()
+            killed_with_parent()
+            if os.getppid() != parent:  # it was killed before that was said
+                os._exit(1)
             os.setpgid(0, 0)  # a terminal's Ctrl-C is heard once, by the parent, which hands it on
 
             def begun(path: Path, told: int = told) -> None:
@@ -68,15 +71,6 @@ def _wait(child: int) -> tuple[int, bool]:
     finally:
         for number, handler in previous.items():
             signal.signal(number, handler)
-
-
-def _end_with_parent() -> None:
-    """Whatever kills the parent kills the child, and with that all that the child had started."""
-    library = ctypes.CDLL(None)
-    if hasattr(library, "prctl"):
-        library.prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
-    if os.getppid() == 1:  # it was killed before that was said
-        os._exit(1)
 
 
 def _log(folder: Path, cause: str) -> None:

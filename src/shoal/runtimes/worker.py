@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import gc
 import mmap
 import os
@@ -18,6 +17,7 @@ import msgspec
 
 from shoal.core.device import settle_process
 from shoal.core.errors import EnvFault
+from shoal.core.lifetime import killed_with_parent
 from shoal.core.program import Context, Fault, Program
 from shoal.runtimes.memory import Place, plain_ports
 from shoal.runtimes.processes import PAUSE, EventfdBell, Message, Wiring, file_locks, heartbeats
@@ -29,7 +29,7 @@ def main(argument: str) -> None:
     """Become the role that `argument` names; say what went wrong before leaving."""
     wiring = msgspec.json.decode(argument, type=Wiring)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # whoever sends it to everybody means the parent, who decides
-    _killed_with_parent()
+    killed_with_parent()  # also while an environment hangs and holds Python's lock; the thread covers what came before
     threading.Thread(target=_die_with_parent, args=(wiring.lifetime,), daemon=True).start()
 
     def say(kind: str, detail: str) -> None:
@@ -70,13 +70,6 @@ def work(wiring: Wiring, say: Callable[[str, str], None]) -> None:
     for report in drive(role.run(), PAUSE, beat):
         if report is not None:
             raise RuntimeError(f"{spec.name} is not the main role: it has nothing to report")
-
-
-def _killed_with_parent() -> None:
-    """The kernel's own way, for an environment that hangs and holds Python's lock; the thread below covers what came before."""
-    library = ctypes.CDLL(None)
-    if hasattr(library, "prctl"):
-        library.prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
 
 
 def _die_with_parent(lifetime: int) -> None:

@@ -1,0 +1,13 @@
+"""Processes that must not outlive the one that started them."""
+
+from __future__ import annotations
+
+import ctypes
+import signal
+
+
+def killed_with_parent() -> None:
+    """The kernel kills this process when its parent ends, whatever either of them is doing; Linux alone can."""
+    library = ctypes.CDLL(None)
+    if hasattr(library, "prctl"):
+        library.prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
