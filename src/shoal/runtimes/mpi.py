@@ -26,7 +26,7 @@ from shoal.runtimes.memory import PLAIN, Place, arena_size, plain_ports
 from shoal.runtimes.mpi_ports import RMA, rma_ports, rma_window
 from shoal.runtimes.processes import file_locks
 from shoal.runtimes.ranks import NAP, Ranks, Word
-from shoal.runtimes.session import START_TIMEOUT, Event, Stopped, drive
+from shoal.runtimes.session import START_TIMEOUT, Event, Stopped, drive, lasting
 from shoal.runtimes.threads import pin
 from shoal.runtimes.windows import Nap, SharedWindow
 
@@ -210,7 +210,7 @@ class MpiSession:
                 )
 
     def snapshots(self) -> dict[str, dict[str, np.ndarray]]:
-        return {}
+        return lasting(self._main)
 
     def abort(self) -> None:
         """The launcher ends the other ranks when this one leaves without a word."""
