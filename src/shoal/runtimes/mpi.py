@@ -25,7 +25,7 @@ from shoal.runtimes import ranks
 from shoal.runtimes.memory import PLAIN, Place, arena_size, plain_ports
 from shoal.runtimes.mpi_ports import RMA, rma_ports, rma_window
 from shoal.runtimes.processes import file_locks
-from shoal.runtimes.ranks import NAP, Ranks, Word
+from shoal.runtimes.ranks import NAP, OVER, Ranks, Word
 from shoal.runtimes.session import START_TIMEOUT, Event, Stopped, drive, lasting
 from shoal.runtimes.threads import pin
 from shoal.runtimes.windows import Nap, SharedWindow
@@ -118,8 +118,9 @@ class Wiring:
         self.places = placed(program, here.size, config.ranks_per_env)
         self.spec, self.runs = self.places[here.rank]
         rank_of = {spec.name: rank for rank, (spec, runs) in enumerate(self.places) if runs}
-        first = rank_of[self.spec.name]
-        here.env_comm = here.world.Split(first, here.rank) if config.ranks_per_env > 1 else here.mpi.COMM_SELF
+        self.acting = rank_of[self.spec.name]
+        self.helping = [r for r, (spec, runs) in enumerate(self.places) if spec.name == self.spec.name and not runs]
+        here.env_comm = here.world.Split(self.acting, here.rank) if config.ranks_per_env > 1 else here.mpi.COMM_SELF
         self._here = here
         self._window: Any
         if config.windows == "rma" or (config.windows == "auto" and not here.one_node):
@@ -283,20 +284,41 @@ class Follower:
         """Build the role and run it until told to stop; the other ranks of a group help its environment."""
         here, spec = self._here, self._wiring.spec
         if not self._wiring.runs:
-            if self._helper is not None:
-                self._helper(here.env_comm)
+            self._help()
             return
         pin(spec.core if self._config.pin and here.one_node else None)
-        self._beat()
         context = Context(name=spec.name, fault=lambda f: here.tell(0, Word(f.kind, f.detail)), beat=self._beat)
-        role = spec.build(self._wiring.ports, context)
+        role: Any = None
         try:
+            self._beat()
+            role = spec.build(self._wiring.ports, context)
             here.tell(0, Word("ready"))
             for report in drive(role.run(), PAUSE, self._beat):
                 if report is not None:
                     raise RuntimeError(f"{spec.name} is not the main role: it has nothing to report")
         finally:
-            role.close()
+            self._end_help()
+            if role is not None:
+                role.close()
+
+    def _help(self) -> None:
+        """Serve the environment, and whichever is made in its place after a fault, until the acting rank says it is over."""
+        if self._helper is None:
+            return
+        over = self._here.world.Irecv(bytearray(), self._wiring.acting, OVER)
+        while not over.Test():
+            self._helper(self._here.env_comm)
+            time.sleep(NAP)  # without `serve` it comes back at once
+
+    def _end_help(self) -> None:
+        """Before the last environment closes, which lets the helpers out of `serve`: they must know by then that it is over.
+
+        A synchronous send is complete once its receive has begun, and theirs is posted: they need not leave `serve` for that.
+        """
+        helping = self._wiring.helping if self._helper is not None else []
+        told = [self._here.world.Issend(b"", rank, OVER) for rank in helping]
+        while not all(request.Test() for request in told):
+            time.sleep(NAP)
 
     def _beat(self) -> None:
         """Called at every environment step and while waiting: hear whether to stop, and say that we live."""

@@ -30,6 +30,7 @@ from shoal.core.errors import BadInput
 from shoal.core.launched import launched
 
 MESSAGE = 1  # the tag of messages
+OVER = 2  # the tag of what an acting rank says to those that help its environment, who read no messages meanwhile
 NAP = 2e-3  # seconds between two looks of a rank that has nothing to do
 EXIT = 3.0  # seconds that the libraries' own endings may take
 SAID = 1.0  # seconds in which mpiexec passes on what was said last: an abort throws away what still lies in its pipes
