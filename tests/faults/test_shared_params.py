@@ -41,7 +41,7 @@ def test_killed_workers_and_servers_are_replaced_and_the_run_goes_on(
             run.until(lambda known=known: set(run.workers()) - known)  # type: ignore[misc]
         steps = run.steps()
         run.until(lambda: run.steps() > steps + 640)
-        assert run.faults().count("actor_died") == 2 + shards
+        assert run.faults().count("actor_died") == 2 and run.faults().count("shard_died") == shards
         tree = run.tree()
         assert len(tree) == 3 + shards
         run.signal(signal.SIGTERM)

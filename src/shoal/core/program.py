@@ -95,7 +95,7 @@ class Fault:
     """Something broke and was put right; `detail` has the original traceback where there is one."""
 
     role: str
-    kind: str  # env_raised, env_nan, env_hung, actor_died, learner_died
+    kind: str  # env_raised, env_nan, env_hung; actor_died, learner_died and so on, by `RoleSpec.what`
     detail: str
 
 
@@ -153,7 +153,7 @@ class RoleSpec:
     name: str
     build: Callable[[Ports, Context], Role]
     main: bool = False  # runs where the program was started, and reports
-    what: str = "actor"  # in the name of a fault: actor_died; only an actor that is silent for long is taken to hang
+    what: str = "actor"  # in the name of a fault: actor_died; only an actor, which has an environment, is taken to hang
     core: int | None = None  # the core it would like to stay on, counted from 0
 
 

@@ -78,7 +78,12 @@ class DynaTopology:
         ]
         roles.append(RoleSpec(name="actor-0", build=partial(Actor, parts, 0, schedule), core=0))
         roles += [
-            RoleSpec(name=name, build=partial(Planner, parts, algorithm, lane, name in explorers), core=lane + 1)
+            RoleSpec(
+                name=name,
+                build=partial(Planner, parts, algorithm, lane, name in explorers),
+                what="planner",
+                core=lane + 1,
+            )
             for lane, name in enumerate(planners)
         ]
         units = scales_layout(algorithm).size

@@ -98,7 +98,7 @@ class SharedParamsTopology:
         roles += [
             RoleSpec(name=name, build=partial(Worker, config, news, parts, i), core=i) for i, name in enumerate(workers)
         ]
-        roles += [RoleSpec(name=name, build=partial(Shard, parts, i)) for i, name in enumerate(servers)]
+        roles += [RoleSpec(name=name, build=partial(Shard, parts, i), what="shard") for i, name in enumerate(servers)]
         return Program(roles=tuple(roles), ports=ports)
 
     def _check(self, parts: Parts, packing: Packing) -> None:
