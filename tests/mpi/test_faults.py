@@ -1,10 +1,12 @@
-"""What an environment of several ranks does after a fault."""
+"""A rank that is slow, hangs, or cannot take part: the job goes on where it can, and otherwise ends."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from mpi_job import Job
+from mpi_job import HERE, Job, wait_until
+
+SCRIPT = str(HERE / "faults_on_ranks.py")
 
 
 def test_an_environment_of_several_ranks_that_raises_is_made_anew_and_counted(tmp_path: Path) -> None:
@@ -16,3 +18,24 @@ def test_an_environment_of_several_ranks_that_raises_is_made_anew_and_counted(tm
     assert job.end(60) == 0, job.err.read_text()
     assert job.lines[0]["faults"] >= 3, "one after each thirty steps"
     assert job.lines[0]["return_mean"] == 10 * (1 + 2), "both ranks add up, also after a fault"
+
+
+def test_a_role_without_an_environment_may_be_silent(tmp_path: Path) -> None:
+    job = Job(tmp_path, 2, SCRIPT, "slow")
+    assert job.end(60) == 0, job.err.read_text()
+    assert job.lines == [{"version": 1}]
+
+
+def test_a_script_that_lost_a_rank_starts_nothing_more_and_ends_with_all_ranks(tmp_path: Path) -> None:
+    job = Job(tmp_path, 2, SCRIPT, "lost")
+    assert job.end(60) == 1, job.err.read_text()
+    first, second = job.lines
+    assert "actor-1 (rank 1) has not finished a step for 1 s" in first["first"]
+    assert "a rank was lost: start the job again, with --resume" in second["second"]
+    wait_until(lambda: not job.ranks(), "the rank that hangs to end", 5)
+
+
+def test_a_rank_that_cannot_take_part_says_why_and_ends_the_job(tmp_path: Path) -> None:
+    job = Job(tmp_path, 2, SCRIPT, "missing")
+    assert job.end(60) == 1
+    assert "ModuleNotFoundError" in job.err.read_text() and "group_env" in job.err.read_text()

@@ -78,6 +78,8 @@ class Mpi:
         here = ranks.ranks()
         if here.rank != 0:
             raise RuntimeError("a follower starts nothing: call shoal.train on every rank")
+        if here.lost:
+            raise RunFailed("a rank was lost: start the job again, with --resume to go on from the last checkpoint")
         if self.config.windows == "shared" and not here.one_node:
             raise BadInput("--runtime.windows shared: the ranks are on several nodes, which share no memory; use rma")
         placed(program, here.size, self.config.ranks_per_env)
@@ -202,8 +204,10 @@ class MpiSession:
         now = time.monotonic()
         for rank, heard in self._heard.items():
             spec, runs = self._wiring.places[rank]
+            if not runs or spec.what != "actor":
+                continue  # no environment: to compile or to learn may take as long as it takes
             most = self._config.step_timeout if rank in self._ready else max(START_TIMEOUT, self._config.step_timeout)
-            if runs and now - heard > most:
+            if now - heard > most:
                 what = "has not finished a step" if rank in self._ready else "has not started"
                 raise RunFailed(
                     f"{spec.name} (rank {rank}) {what} for {most:g} s; a rank cannot be replaced:"

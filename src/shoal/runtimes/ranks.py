@@ -17,6 +17,7 @@ import signal
 import sys
 import threading
 import time
+import traceback
 from collections import deque
 from collections.abc import Callable
 from functools import cache
@@ -148,18 +149,30 @@ def join(serve: Callable[[Ranks], None]) -> None:
         return
     here = ranks()
     if here.rank == 0:
-        atexit.register(dismiss)
+        atexit.register(_at_exit)
         return
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)  # whoever sends it to everybody means rank 0, which decides
-    serve(here)
-    leave(0)
+    code = 0
+    try:
+        serve(here)
+    except BaseException:  # whatever it is, the others would wait for this rank for ever
+        traceback.print_exc()
+        here.lost, code = True, 1
+    leave(code)
+
+
+def _at_exit() -> None:
+    """Of a script on rank 0. What follows is MPI's own ending, which waits for everybody: where somebody is lost, for ever."""
+    if ranks().lost:
+        leave(1)
+    dismiss()
 
 
 def dismiss() -> None:
     """Rank 0 lets the others go. Nothing happens the second time."""
     here = ranks()
-    if here.rank == 0 and not here.dismissed and not here.lost:
+    if here.rank == 0 and not here.dismissed:
         here.dismissed = True
         here.tell_all(Word("leave"))
 

@@ -1,0 +1,94 @@
+"""Run by `mpiexec -n 2` on both ranks: roles that are slow, hang or cannot be made. Prints lines of JSON; the word says which."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from functools import partial
+from typing import Any
+
+from port_roles import Idle
+
+from shoal.core.errors import RunFailed
+from shoal.core.launched import follows
+from shoal.core.program import Context, Ports, Program, Report, RoleSpec, Steps, StreamSpec
+from shoal.core.record import Field, Record
+from shoal.runtimes import mpi
+
+TIMEOUT = 1.0  # seconds of a step
+
+
+class Sleeper(Idle):
+    """Silent for some seconds, then pushes a slot."""
+
+    def __init__(self, seconds: float, ports: Ports, context: Context) -> None:
+        self._seconds, self._stream = seconds, ports["stream"]
+
+    def run(self) -> Steps:
+        time.sleep(self._seconds)
+        yield from self._stream.claim(0)
+        self._stream.push(0)
+
+
+class Taker(Idle):
+    def __init__(self, ports: Ports, context: Context) -> None:
+        self._stream = ports["stream"]
+
+    def run(self) -> Steps:
+        yield from self._stream.take(0)
+        yield Report(version=1, env_steps=0, began_at=0.0, ended_at=0.0, episodes=(), metrics={}, state=None)
+
+
+def say(**words: Any) -> None:
+    print(json.dumps(words), flush=True)
+
+
+def start(seconds: float, what: str = "actor", helper: Any = None) -> mpi.MpiSession:
+    sleeper = RoleSpec(name=f"{what}-1", build=partial(Sleeper, seconds), what=what)
+    record = Record((Field("number", (), "int64"),))
+    program = Program(
+        roles=(RoleSpec(name="learner-0", build=Taker, main=True), sleeper),
+        ports={"stream": StreamSpec(producers=(sleeper.name,), consumer="learner-0", depth=1, record=record)},
+        helper=helper,
+    )
+    return mpi.Mpi(mpi.MpiConfig(step_timeout=TIMEOUT, pin=False)).start(program, lambda: False)
+
+
+def slow() -> None:
+    """A role without an environment takes longer than a step may."""
+    mpi.join()
+    session = start(3 * TIMEOUT, what="learner")
+    report = next(iter(session))
+    session.close()
+    say(version=report.version)  # type: ignore[union-attr]
+
+
+def lost() -> None:
+    """The other rank does not come back, and a script goes on regardless."""
+    mpi.join()
+    mpi.FAREWELL = 0.5
+    session = start(1000)
+    try:
+        next(iter(session))
+    except RunFailed as error:
+        say(first=str(error))
+    session.close()
+    try:
+        start(0)
+    except RunFailed as error:
+        say(second=str(error))
+
+
+def missing() -> None:
+    """The other rank lacks a package that the program names."""
+    if follows():
+        sys.modules["group_env"] = None  # type: ignore[assignment]
+    mpi.join()
+    from group_env import SumEnv
+
+    start(0, helper=SumEnv.serve)
+
+
+if __name__ == "__main__":
+    {"slow": slow, "lost": lost, "missing": missing}[sys.argv[1]]()
