@@ -13,7 +13,7 @@ import numpy as np
 from shoal.core.ports import NOT_YET, Op
 from shoal.core.program import PortSpec
 from shoal.runtimes.memory import Place, arena_size, plain_ports
-from shoal.runtimes.mpi_ports import rma_ports, rma_window
+from shoal.runtimes.mpi_ports import RmaGroup, rma_ports, rma_window
 from shoal.runtimes.processes import file_locks
 from shoal.runtimes.ranks import Ranks
 from shoal.runtimes.windows import Nap, SharedWindow
@@ -38,7 +38,6 @@ class Stage:
         here = self.here
         rank_of = {role: i % here.size for i, role in enumerate(roles)}
         mine = [role for role in roles if rank_of[role] == here.rank] or [""]
-        self._things, self._ends = {}, {}
         self._free()
         if self.windows == "rma":
             self._window, at = rma_window(specs, here, rank_of)
@@ -53,6 +52,10 @@ class Stage:
             }
 
     def _free(self) -> None:
+        for port in (port for ends in self._ends.values() for port in ends.values()):
+            if isinstance(port, RmaGroup):
+                port.free()
+        self._things, self._ends = {}, {}
         if self._window is not None:
             self._window.free()
         self._window = None

@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import sys
 import time
+import tracemalloc
 from functools import partial
 from typing import Any
 
+import numpy as np
 from port_roles import Idle
 
 from shoal.core.errors import RunFailed
 from shoal.core.launched import follows
-from shoal.core.program import Context, Ports, Program, Report, RoleSpec, Steps, StreamSpec
+from shoal.core.program import Context, GroupSpec, Ports, Program, Report, RoleSpec, Steps, StreamSpec
 from shoal.core.record import Field, Record
 from shoal.runtimes import mpi
+from shoal.runtimes.mpi_ports import RmaGroup
+from shoal.runtimes.ranks import leave, ranks
+from shoal.runtimes.windows import Nap
 
 TIMEOUT = 1.0  # seconds of a step
+GROUPS = 2100  # MPICH has 2048 communicators at once
+LONG = 1 << 20  # numbers of a vector
 
 
 class Sleeper(Idle):
@@ -90,5 +98,31 @@ def missing() -> None:
     start(0, helper=SumEnv.serve)
 
 
+def rounds() -> None:
+    """A member comes to a round and is stopped there, while the other never comes."""
+    here, bell = ranks(), Nap(lambda: None)
+
+    def group(size: int) -> RmaGroup:
+        return RmaGroup(GroupSpec(members=2, size=size, roles=("a", "b")), here, {"a": 0, "b": 1}, bell)
+
+    long = group(LONG)
+    if here.rank == 1:
+        tracemalloc.start()
+        before = tracemalloc.get_traced_memory()[0]
+        long.mean(1, np.zeros(LONG, np.float32))  # nobody keeps the answer
+        gc.collect()
+        say(held=tracemalloc.get_traced_memory()[0] - before, buffers=3 * 4 * LONG)
+        tracemalloc.stop()
+    long.free()
+    for number in range(GROUPS):
+        short = group(4)
+        if here.rank == number % 2:
+            short.mean(here.rank, np.zeros(1 + number % 4, np.float32))
+        short.free()
+    if here.rank == 0:
+        say(groups=GROUPS)
+    leave(0)
+
+
 if __name__ == "__main__":
-    {"slow": slow, "lost": lost, "missing": missing}[sys.argv[1]]()
+    {"slow": slow, "lost": lost, "missing": missing, "rounds": rounds}[sys.argv[1]]()

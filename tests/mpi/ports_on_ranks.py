@@ -70,6 +70,11 @@ class TestGroupOfRanks:
             ops = [group.mean(i, np.full(size, i, np.float32)) for i, group in enumerate(self.ends(world))]
             assert [answer(op).tolist() for op in ops] == [[1.0] * size] * 3
 
+    def test_a_round_to_which_not_all_came_ends_with_the_ports(self, world: Any) -> None:
+        self.ends(world)[2].mean(2, np.ones(2, np.float32))
+        ops = [group.mean(i, np.full(2, i, np.float32)) for i, group in enumerate(self.ends(world))]
+        assert [answer(op).tolist() for op in ops] == [[1.0] * 2] * 3
+
 
 def cases(group: Any) -> Iterator[tuple[str, dict[str, Any]]]:
     """Its tests with their parameters, as pytest would call them."""

@@ -39,3 +39,11 @@ def test_a_rank_that_cannot_take_part_says_why_and_ends_the_job(tmp_path: Path) 
     job = Job(tmp_path, 2, SCRIPT, "missing")
     assert job.end(60) == 1
     assert "ModuleNotFoundError" in job.err.read_text() and "group_env" in job.err.read_text()
+
+
+def test_a_round_that_a_stop_interrupts_keeps_its_memory_until_it_is_freed(tmp_path: Path) -> None:
+    job = Job(tmp_path, 2, SCRIPT, "rounds")
+    assert job.end(60) == 0, job.err.read_text()
+    left = {name: value for line in job.lines for name, value in line.items()}
+    assert left["held"] >= left["buffers"], "MPI may still write there"
+    assert left["groups"] == 2100, "each gave its communicator back"

@@ -23,7 +23,7 @@ from shoal.core.errors import BadInput, EnvFault, RunFailed
 from shoal.core.program import Context, Fault, Program, RoleSpec
 from shoal.runtimes import ranks
 from shoal.runtimes.memory import PLAIN, Place, arena_size, plain_ports
-from shoal.runtimes.mpi_ports import RMA, rma_ports, rma_window
+from shoal.runtimes.mpi_ports import RMA, RmaGroup, rma_ports, rma_window
 from shoal.runtimes.processes import file_locks
 from shoal.runtimes.ranks import NAP, OVER, Ranks, Word
 from shoal.runtimes.session import START_TIMEOUT, Event, Stopped, drive, lasting
@@ -135,6 +135,9 @@ class Wiring:
             self.ports = plain_ports(program.ports, self._window.memory, place)
 
     def free(self) -> None:
+        for port in self.ports.values():
+            if isinstance(port, RmaGroup):
+                port.free()
         self.ports = {}
         self._window.free()
         if self._here.env_comm != self._here.mpi.COMM_SELF:

@@ -189,28 +189,26 @@ class RmaGroup:
 
     def __init__(self, spec: GroupSpec, here: Ranks, rank_of: RankOf, bell: Nap) -> None:
         self.members, self._size, self._wait = spec.members, spec.size, bell.wait
-        self._byte = here.mpi.BYTE
+        self._here = here
         ranks = [rank_of[name] for name in spec.roles] if spec.roles else list(range(spec.members))
         colour = 0 if here.rank in ranks else here.mpi.UNDEFINED
         self._comm = here.world.Split(colour, ranks.index(here.rank) if here.rank in ranks else 0)
-        self._busy = False
+        self._rounds = 0  # that this member came to
+        self._round: tuple[Any, np.ndarray, np.ndarray] | None = None  # the one that it is in: request, given, rows
 
     def mean(self, member: int, vector: np.ndarray) -> Op[np.ndarray]:
         if vector.ndim != 1 or vector.size > self._size:
             raise ValueError(f"a vector of shape {vector.shape}; this group's have at most {self._size} numbers")
-        if self._busy:
+        if self._round is not None:
             raise RuntimeError(f"member {member} came twice to one round")
-        given = np.array(vector, np.float32)
-        rows = np.empty((self.members, given.size), np.float32)
-        request = self._comm.Iallgather([given, self._byte], [rows, self._byte])
-        self._busy = True
+        request, rows = self._come(np.array(vector, np.float32))
         answer: list[np.ndarray] = []
 
         def attempt() -> Any:
             if not answer:
                 if not request.Test():
                     return NOT_YET
-                self._busy = False
+                self._round = None
                 total = rows[0]
                 for other in range(1, self.members):
                     total = total + rows[other]
@@ -218,6 +216,32 @@ class RmaGroup:
             return answer[0]
 
         return Op(attempt, self._wait, "the other members of this round")
+
+    def _come(self, given: np.ndarray) -> tuple[Any, np.ndarray]:
+        """Begin a round. MPI reads and writes the arrays until it is complete, also if nobody waits for the answer any more."""
+        rows = np.empty((self.members, given.size), np.float32)
+        byte = self._here.mpi.BYTE
+        request = self._comm.Iallgather([given, byte], [rows, byte])
+        self._rounds += 1
+        self._round = request, given, rows
+        return request, rows
+
+    def free(self) -> None:
+        """Collective, over all ranks. Members that a stop kept from the last round come to it now, so that it ends."""
+        size = 0 if self._round is None else self._round[1].size
+        rounds, size = self._here.world.allreduce((self._rounds, size), op=self._here.mpi.MAX)
+        if not self._comm:
+            return  # not a member
+        if self._rounds < rounds:
+            self._finish()
+            self._come(np.zeros(size, np.float32))
+        self._finish()
+        self._comm.Free()
+
+    def _finish(self) -> None:
+        if self._round is not None:
+            self._round[0].Wait()
+        self._round = None
 
 
 HOSTED: dict[str, Any] = {"Stream": RmaStream, "Board": RmaBoard}
