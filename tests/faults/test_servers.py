@@ -45,7 +45,7 @@ def test_the_killed_are_replaced_and_the_run_goes_on(
             run.until(lambda old=old, victim=victim: roles(run).get(victim, old) != old)  # type: ignore[misc]
             steps = run.steps()
             run.until(lambda steps=steps: run.steps() > steps + 640)  # type: ignore[misc]
-        assert run.faults().count("actor_died") == len(victims)
+        assert run.faults().count("_died") == len(victims)
         assert "Traceback" not in run.stderr
         tree = run.tree()
         run.signal(signal.SIGTERM)

@@ -95,7 +95,7 @@ class Fault:
     """Something broke and was put right; `detail` has the original traceback where there is one."""
 
     role: str
-    kind: str  # env_raised, env_nan, env_hung, actor_died, learner_died
+    kind: str  # env_raised, env_nan, env_hung, or who died: actor_died, learner_died, trainer_died, ...
     detail: str
 
 

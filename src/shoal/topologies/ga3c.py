@@ -92,9 +92,15 @@ class Ga3cTopology:
         predictors = tuple(f"predictor-{i}" for i in range(most.predictors))
         trainers = tuple(f"trainer-{i}" for i in range(most.trainers))
         roles = [RoleSpec(name="learner", build=partial(Applier, shop), main=True)]
-        roles += [RoleSpec(name=name, build=partial(Predictor, shop, i)) for i, name in enumerate(predictors)]
+        roles += [
+            RoleSpec(name=name, build=partial(Predictor, shop, i), what="predictor")
+            for i, name in enumerate(predictors)
+        ]
         roles += [RoleSpec(name=name, build=partial(Agent, shop, i), core=i) for i, name in enumerate(agents)]
-        roles += [RoleSpec(name=name, build=partial(GradientTrainer, shop, i)) for i, name in enumerate(trainers)]
+        roles += [
+            RoleSpec(name=name, build=partial(GradientTrainer, shop, i), what="trainer")
+            for i, name in enumerate(trainers)
+        ]
         return Program(roles=tuple(roles), ports=_ports(shop, config.queue, agents, predictors, trainers))
 
 

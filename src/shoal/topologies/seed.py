@@ -47,7 +47,7 @@ class SeedTopology:
         inference = partial(Inference, parts, self.config.inference_batch, self.config.inference_wait)
         roles = [
             RoleSpec(name="learner", build=partial(SeedLearner, parts), main=True),
-            RoleSpec(name="inference", build=inference),
+            RoleSpec(name="inference", build=inference, what="inference"),
         ]
         roles += [RoleSpec(name=name, build=partial(EnvActor, parts, i), core=i) for i, name in enumerate(actors)]
         ports: dict[str, PortSpec] = {
