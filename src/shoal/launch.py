@@ -266,6 +266,9 @@ class Training:
             if time.monotonic() - last_saved >= settings.checkpoint_every:
                 self._save()
                 last_saved = time.monotonic()
+        else:
+            if not self._stop.requested:
+                return  # everybody has done what was asked of him
         outcome.stopped = True
 
     def _take(self, report: Report) -> None:

@@ -59,6 +59,15 @@ class TestCall:
         assert all((question["obs"] == client).all() for client, question in [*first, *second])
         assert waits(call.gather(2))
 
+    def test_a_full_batch_is_not_kept_waiting(self, world: World) -> None:
+        ends = self.ends(world)
+        call = ends["server"]["call"]
+        for client in (0, 1):
+            self.ask(ends, client)
+        assert self.clients(answer(call.gather(1, least=3, patience=60.0))) == [0], (
+            "a batch holds one, and one is there"
+        )
+
     def test_everybody_gets_his_own_answer(self, world: World) -> None:
         ends = self.ends(world)
         call = ends["server"]["call"]

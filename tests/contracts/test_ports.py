@@ -56,6 +56,15 @@ class TestStream:
         assert [self.take(c, 1) for _ in range(self.DEPTH)] == [100, 101, 102]
         assert [self.take(c, 0) for _ in range(self.DEPTH)] == [0, 1, 2]
 
+    def test_what_was_taken_and_not_released_can_be_full_again(self, world: World) -> None:
+        (p0, _), c = self.ends(world)
+        for number in range(self.DEPTH):
+            self.push(p0, 0, number)
+        assert [self.take(c, 0) for _ in range(2)] == [0, 1]
+        c.release(0)
+        c.untake(0)
+        assert c.depth(0) == 2 and [self.take(c, 0) for _ in range(2)] == [1, 2]
+
     def test_claim_waits_while_the_lane_is_full_and_lanes_do_not_share(self, world: World) -> None:
         (p0, p1), c = self.ends(world)
         for number in range(self.DEPTH):

@@ -75,6 +75,18 @@ class TestSharedStream:
         ends.push(0, 3)
         assert [ends.take(1, 0), ends.take(2, 0)] == [3, 1]
 
+    def test_what_is_discarded_is_the_last_that_was_taken(self, world: World) -> None:
+        ends = Ends(world, "stack")
+        end = ends.consumers[0]
+        for number in (1, 2, 3):
+            ends.push(0, number)
+        newest, middle = answer(end.take(0)), answer(end.take(0))
+        end.discard(0)
+        oldest = answer(end.take(0))
+        assert newest["number"][0] == 3 and oldest["number"][0] == 1 and (oldest is middle or middle["number"][0] == 2)
+        with pytest.raises(RuntimeError, match="a copy cannot be given back"):
+            end.untake(0)
+
     def test_a_window_never_fills_and_holds_the_newest(self, world: World) -> None:
         ends = Ends(world, "window")
         assert waits(ends.consumers[0].take(0))

@@ -24,9 +24,17 @@ def learnt(run: Train, steps: int) -> None:
     run.until(lambda: run.steps() >= steps, PATIENCE)
 
 
-@pytest.mark.parametrize("role", ["learner-1", pytest.param("actor-0", marks=pytest.mark.slow)])
-def test_the_run_goes_on_without_it_and_with_its_successor(tmp_path: Path, role: str) -> None:
-    with train(tmp_path, *TWO) as run:
+@pytest.mark.parametrize(
+    ("role", "words"),
+    [
+        ("learner-1", ()),
+        pytest.param("actor-0", (), marks=pytest.mark.slow),
+        # Everybody waits for everybody: what the dead learner held is waited for too.
+        pytest.param("learner-1", ("--topology.max-lag", "0"), marks=pytest.mark.slow, id="lockstep"),
+    ],
+)
+def test_the_run_goes_on_without_it_and_with_its_successor(tmp_path: Path, role: str, words: tuple[str, ...]) -> None:
+    with train(tmp_path, *TWO, *words) as run:
         learnt(run, 1)
         first = pid_of(run, role)
         for _ in range(2):  # the successor may die as well

@@ -13,6 +13,7 @@ import shoal
 from shoal.core.errors import BadInput
 from shoal.experiment import resolve
 from shoal.launch import make_parts
+from shoal.roles.seed import Lane, question_record
 from shoal.topologies.seed import SeedConfig, SeedTopology
 
 T, B, ACTORS = 8, 4, 4
@@ -56,6 +57,19 @@ def test_a_recurrent_policy_learns_from_what_the_inference_remembers(tmp_path: P
     )
     ratios = [row["ratio/max"] for row in metrics(run) if "ratio/max" in row]
     assert ratios and np.allclose(ratios, 1.0, atol=1e-4), "the weights hardly moved: any other ratio is a wrong carry"
+
+
+def test_an_inference_that_comes_anew_in_the_middle_of_episodes_counts_their_rest_alone() -> None:
+    """Or the learner would add it to the part that it knows of an episode before."""
+    settings = {"algo": {"name": "ppo", "unroll": T}, "topology": "seed", "actors": 1, "envs": B, "backend": "jax"}
+    parts = make_parts(resolve("CartPole-v1", settings), None, None)
+    lane, question = Lane(parts), question_record(parts).empty()
+    question["run"][...] = 7
+    for expected in (True, False):
+        lane.begin(slot := parts.record.empty())
+        lane.hear(question) if expected else None
+        lane.open(question)
+        assert (slot["first"][0] == expected).all()
 
 
 @pytest.mark.parametrize("limit", [0, 3])

@@ -10,10 +10,9 @@ import math
 from dataclasses import dataclass
 from typing import Any, Literal, final
 
-import jax
 import jax.numpy as jnp
 
-from shoal.algos.on_policy import Batch, OnPolicy, OnPolicyConfig, adam, momentum, never, rmsprop
+from shoal.algos.on_policy import Batch, OnPolicy, OnPolicyConfig, adam, momentum, never, ratios, rmsprop
 from shoal.core.algorithm import LearnerState, Optimiser, Params
 from shoal.core.config import Fraction, Positive, PositiveFloat
 from shoal.core.spec import Continuous
@@ -89,14 +88,3 @@ def actor_critic_loss(
     total = policy_loss + config.value_weight * value_loss - algorithm.entropy_weight(state) * mean_entropy
     metrics = {"policy": policy_loss, "value": value_loss, "entropy": mean_entropy}
     return total, {**metrics, **(ratios(log_pi, batch, config.rho_clip) if algorithm.traces else {})}
-
-
-def ratios(log_pi: Array, batch: Batch, clip: float) -> dict[str, Array]:
-    """How far the policy has moved since it acted: the mean and the largest ratio, and the share that is clipped."""
-    rows = batch.rows
-    ratio = jnp.exp(jax.lax.stop_gradient(jnp.where(rows.valid, log_pi - rows.log_mu, 0.0)))
-    return {
-        "ratio/mean": losses.masked_mean(ratio, rows.valid),
-        "ratio/max": jnp.max(ratio),
-        "ratio/clipped": losses.masked_mean((ratio > clip).astype(jnp.float32), rows.valid),
-    }

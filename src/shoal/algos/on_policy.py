@@ -282,3 +282,14 @@ def momentum(decay: float) -> Optimiser:
 
 def never(metrics: dict[str, Array]) -> Array:
     return jnp.asarray(np.False_)
+
+
+def ratios(log_pi: Array, batch: Batch, clip: float) -> dict[str, Array]:
+    """How far the policy has moved since it acted: the mean and the largest ratio, and the share that is clipped."""
+    rows = batch.rows
+    ratio = jnp.exp(jax.lax.stop_gradient(jnp.where(rows.valid, log_pi - rows.log_mu, 0.0)))
+    return {
+        "ratio/mean": losses.masked_mean(ratio, rows.valid),
+        "ratio/max": jnp.max(ratio),
+        "ratio/clipped": losses.masked_mean((ratio > clip).astype(jnp.float32), rows.valid),
+    }

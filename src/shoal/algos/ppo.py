@@ -12,7 +12,7 @@ from typing import final
 
 import jax.numpy as jnp
 
-from shoal.algos.on_policy import Batch, OnPolicy, OnPolicyConfig, adam, never
+from shoal.algos.on_policy import Batch, OnPolicy, OnPolicyConfig, adam, never, ratios
 from shoal.core.algorithm import LearnerState, Optimiser, Params
 from shoal.core.config import NonNegative, NonNegativeFloat, Positive, PositiveFloat
 from shoal.core.trajectory import Array
@@ -71,7 +71,7 @@ class PPO(OnPolicy[PPOConfig]):
             "kl": losses.masked_mean(losses.approx_kl(log_pi, rows.log_mu), rows.valid),
             "clipped": losses.masked_mean((jnp.abs(ratio - 1.0) > clip).astype(jnp.float32), rows.valid),
         }
-        return total, metrics
+        return total, {**metrics, **(ratios(log_pi, batch, config.rho_clip) if self.traces else {})}
 
     def should_stop(self, metrics: dict[str, Array]) -> Array:
         if not self.config.target_kl:

@@ -78,6 +78,9 @@ class Stream(Protocol):
     def release(self, lane: int) -> None:
         """The oldest taken slot may be filled again."""
 
+    def untake(self, lane: int) -> None:
+        """What was taken of this lane and not released is full again, as before it was taken."""
+
     def depth(self, lane: int) -> int:
         """Slots that are full and not yet taken."""
 
@@ -89,13 +92,16 @@ class SharedStream(Stream, Protocol):
     """A Stream (`StreamSpec.shared`) that several consumers take from, or in another order: newest first, or the newest alone.
 
     What is taken is a copy, so that a slot is free at once, nobody reads half of two unrolls, and a consumer's death
-    loses nothing but its copies. `queue` and `stack` give each slot to one consumer. A `window` holds a lane's newest slot:
-    `claim` never waits, what is pushed replaces what was there, read or not, and every consumer may read it. A producer may
-    end its lane; the others see it (the active bitmap) once the lane is empty.
+    loses nothing but its copies; `untake` is refused. `queue` and `stack` give each slot to one consumer. A `window` holds a
+    lane's newest slot: `claim` never waits, what is pushed replaces what was there, read or not, and every consumer may
+    read it. A producer may end its lane; the others see it (the active bitmap) once the lane is empty.
     """
 
     def end_of(self, consumer: int, reread: bool = False) -> SharedStream:
         """The same stream as this consumer sees it. It takes a version of a window once, unless `reread`."""
+
+    def discard(self, lane: int) -> None:
+        """The copy that was taken last is not needed; `release` is for the oldest."""
 
     def finish(self, lane: int) -> None:
         """The producer pushes no more."""

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from shoal.core.algorithm import ActorState, Algorithm, LearnerState
 from shoal.core.starts import Starts
@@ -108,13 +109,29 @@ def sweep(algorithm: Algorithm, state: LearnerState, batch: Any, key: Array) -> 
     keys = jax.random.split(key, cut.epochs)
     (state, _), (metrics, counted) = jax.lax.scan(epoch, (state, jnp.asarray(False)), keys)
     share = counted / counted.sum()
-    # After a stop metrics may be anything, so they are left out, not weighted.
-    return state, {name: jnp.where(counted, m, 0.0).ravel() @ share.ravel() for name, m in metrics.items()}
+
+    def of_counted(name: str, found: Array) -> Array:
+        """After a stop metrics may be anything, so they are left out, not weighted."""
+        if is_maximum(name):
+            return jnp.where(counted, found, -jnp.inf).max()
+        return jnp.where(counted, found, 0.0).ravel() @ share.ravel()
+
+    return state, {name: of_counted(name, found) for name, found in metrics.items()}
 
 
 def metric_name(name: str) -> str:
     """What the algorithm calls `policy` is logged as `loss/policy`; a name with a place of its own keeps it."""
     return name if "/" in name else f"loss/{name}"
+
+
+def is_maximum(name: str) -> bool:
+    """Whether the largest of several counts, not their mean."""
+    return name.endswith("max")
+
+
+def over_all(name: str, numbers: Sequence[float] | np.ndarray) -> float:
+    """What a metric comes to over several updates, minibatches or tellers."""
+    return float(np.max(numbers) if is_maximum(name) else np.mean(numbers))
 
 
 def apply(algorithm: Algorithm, state: LearnerState, grads: Any) -> LearnerState:

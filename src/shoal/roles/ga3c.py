@@ -31,6 +31,7 @@ from shoal.roles.parts import Parts
 
 REPORT_EVERY = 0.1  # seconds: there may be thousands of gradients a second
 WINDOW = 100  # episodes behind the score
+SETTLING = 0.25  # of a trial that does not count: whoever is needed for the first time compiles
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -213,7 +214,9 @@ class GradientTrainer:
             while len(taken) < parts.batch:
                 yield from self._control.until(self._active)
                 one = yield from self._next()
-                # Out of work: what is in hand would be stale by the time that it is in work again.
+                if one is None:  # out of work: what is in hand would be stale by the time that it is in work again
+                    for lane, _ in taken:
+                        self._stream.release(lane)
                 taken = [*taken, one] if one is not None else []
             began = time.monotonic()
             weights.refresh()
@@ -282,7 +285,7 @@ class Applier:
         began_at, spent = 0.0, 0.0
         heard: list[News] = []
         lags: Counter[int] = Counter()
-        reported = measured = time.monotonic()
+        reported = tried = measured = time.monotonic()
         rate_from, last_steps = 0, 0
         lanes, waited = list(range(stream.lanes)), 0.0
         while True:
@@ -296,7 +299,7 @@ class Applier:
             waited += before - asked
             if not self._steps:
                 began_at = found.began
-                measured = before
+                tried = before
             progress = np.float32(self.version / max(1, parts.updates))
             self.state, known, actor = applied(self.state, slot["gradient"], progress)
             lag = self.version - slot["acted"].ravel()
@@ -309,9 +312,11 @@ class Applier:
             heard.append(found)
             now = time.monotonic()
             spent += now - before
-            if self._shop.adjust_after and now - measured >= self._pause():
-                self._adjust((self._steps - rate_from) / (now - measured))
+            if now - tried < SETTLING * self._pause():
                 rate_from, measured = self._steps, now
+            elif self._shop.adjust_after and now - tried >= self._pause():
+                self._adjust((self._steps - rate_from) / (now - measured))
+                tried = now
             if now - reported < REPORT_EVERY and self.version < parts.updates:
                 continue
             episodes = tuple(self._told())

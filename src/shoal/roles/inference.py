@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections import deque
 from collections.abc import Mapping, Sequence
@@ -115,7 +116,8 @@ class Weights:
 
     def first(self) -> Steps:
         """Wait for any."""
-        yield from self._board.read(self._start) if self._board.latest()[0] < 0 else ()
+        with contextlib.suppress(LookupError):  # several versions later already
+            yield from self._board.read(self._start) if self._board.latest()[0] < 0 else ()
         self._put(*self._board.latest())
 
     def refresh(self) -> None:

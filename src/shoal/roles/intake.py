@@ -46,8 +46,14 @@ class Intake:
         self._give_back()
 
     def _give_back(self) -> None:
-        """What a predecessor took and never released is lost with it; its slots are not."""
+        """What a predecessor took and never released is lost with it; its slots are not.
+
+        In lockstep it is taken again: the actors wait for what it leads to, and would wait for ever.
+        """
         for lane in range(self._stream.lanes):
+            if self._source.max_lag == 0 and not self._source.shared:
+                self._stream.untake(lane)
+                continue
             while True:
                 try:
                     self._stream.release(lane)
@@ -71,7 +77,8 @@ class Intake:
             self.taken += 1
             most = self._source.max_lag
             if most is not None and version - int(slot["version"].min()) > most:
-                self._stream.release(lane)
+                # Of a stack the older came later: what is held of this lane stays.
+                self._stream.discard(lane) if self._source.shared else self._stream.release(lane)
                 self.dropped += 1
                 continue
             self._held.append(got)
@@ -125,7 +132,13 @@ class Intake:
         self._held = []
 
     def drop(self) -> None:
-        """The batch comes to nothing."""
+        """The batch comes to nothing. In lockstep it is taken again, as by a successor."""
+        if self._source.max_lag == 0 and not self._source.shared:
+            self.taken -= len(self._held)
+            for lane, _ in self._held:
+                self._stream.untake(lane)
+            self._held = []
+            return
         self.dropped += len(self._held)
         self.release()
 

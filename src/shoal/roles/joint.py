@@ -22,7 +22,7 @@ from shoal.core.ports import Group, Op
 from shoal.core.trajectory import Array, Trajectory, as_trajectory
 from shoal.ops import statistics
 from shoal.ops.shuffle import shuffled
-from shoal.roles.compiled import apply, metric_name, side_by_side, sweep
+from shoal.roles.compiled import apply, metric_name, over_all, side_by_side, sweep
 from shoal.roles.parts import Parts
 
 FROZEN = 2.0**60  # a count beside which a batch weighs nothing
@@ -241,4 +241,4 @@ def averaged(state: LearnerState) -> tuple[Any, Any, Any]:
 
 
 def _means(seen: Sequence[dict[str, Array]]) -> dict[str, float]:
-    return {metric_name(name): float(np.mean([float(one[name]) for one in seen])) for name in seen[0]}
+    return {metric_name(name): over_all(name, [float(one[name]) for one in seen]) for name in seen[0]}

@@ -21,6 +21,7 @@ from shoal.core.program import Context, Episode, Ports, Report, Steps
 from shoal.core.trajectory import as_trajectory
 from shoal.core.weights import to_vector
 from shoal.roles.apart import Told, lags_of
+from shoal.roles.compiled import is_maximum
 from shoal.roles.intake import Intake, Source
 from shoal.roles.joint import JointUpdate, Together
 from shoal.roles.parts import Parts
@@ -55,6 +56,7 @@ class JointLearner:
         self._names: tuple[str, ...] = ()  # of the metrics, in the order of the vector that carries them
         self._began_at = 0.0
         self._totals = dict.fromkeys(COUNTS, 0.0)  # over all learners and all updates
+        self._counted = (0, 0, 0)  # what the totals have of this learner: a broken round is counted by the next
 
     def run(self) -> Steps:
         acted = self._acted()
@@ -96,7 +98,7 @@ class JointLearner:
     def _round(self) -> Generator[Op[Any], Any, Report | None]:
         """One common update; None when there is nothing left to learn from."""
         parts, intake, group, now = self._parts, self._intake, self._group, time.monotonic
-        asked, before = now(), (intake.taken, intake.dropped, intake.helped)
+        asked = now()
         slots = yield from intake.batch(self.version)
         waited = now() - asked
         all_have = yield from group.mean(self._index, np.array([slots is not None], np.float32))
@@ -123,24 +125,31 @@ class JointLearner:
             self._publish()
         broadcast = now() - published
         episodes = self._told.listen() if self._told is not None else ()
-        counts = [after - b for after, b in zip((intake.taken, intake.dropped, intake.helped), before, strict=True)]
+        so_far = intake.taken, intake.dropped, intake.helped
+        counts = [after - before for after, before in zip(so_far, self._counted, strict=True)]
         # After the first has published: whoever leaves this round may free slots, and actors find the newest weights.
         joint = yield from self._reduced(metrics, lags, counts)
+        self._counted = so_far
         intake.release()
         return self._report({**joint, "time/broadcast": broadcast}, episodes)
 
     def _reduced(
         self, metrics: dict[str, float], lags: np.ndarray, counts: list[int]
     ) -> Generator[Op[Any], Any, dict[str, float]]:
-        """The means of all learners' metrics; lags and counts are added up into what this learner holds."""
+        """The means of all learners' metrics, of maxima the largest; lags and counts are added up into what this learner holds."""
         self._names = self._names or tuple(sorted(metrics))
-        mine = [*(metrics[name] for name in self._names), *counts, *lags.tolist()]
+        learners, largest = self._parts.learners, [name for name in self._names if is_maximum(name)]
+        maxima = np.zeros((learners, len(largest)))  # a row each, so that the sum holds everybody's
+        maxima[self._index] = [metrics[name] for name in largest]
+        mine = [*(metrics[name] for name in self._names), *maxima.ravel(), *counts, *lags.tolist()]
         mean = yield from self._group.mean(self._index, np.array(mine, np.float32))
-        numbers, rest = mean[: len(self._names)], mean[len(self._names) :] * np.float32(self._parts.learners)
+        numbers, rest = mean[: len(self._names)], mean[len(self._names) :] * np.float32(learners)
+        rows, rest = rest[: maxima.size].reshape(maxima.shape), rest[maxima.size :]
         for name, value in zip(COUNTS, rest, strict=False):
             self._totals[name] += float(np.rint(value))
         self._lags = np.rint(rest[len(COUNTS) :]).astype(int)
-        return dict(zip(self._names, numbers.tolist(), strict=True))
+        found = dict(zip(self._names, numbers.tolist(), strict=True))
+        return found | dict(zip(largest, rows.max(axis=0).tolist(), strict=True))
 
     def _report(self, metrics: dict[str, float], episodes: tuple[Episode, ...]) -> Report:
         lags, totals, parts = self._lags, self._totals, self._parts

@@ -11,6 +11,7 @@ import numpy as np
 from shoal.core.ports import Slot
 from shoal.core.program import Episode
 from shoal.core.record import Field, Record
+from shoal.roles.compiled import over_all
 
 
 @dataclass(frozen=True)
@@ -71,4 +72,4 @@ def mean_metrics(news: Sequence[News]) -> dict[str, float]:
     """The mean of each metric over those who know it; of names that end in `max` the largest."""
     names = dict.fromkeys(name for one in news for name in one.metrics)
     known = {name: [one.metrics[name] for one in news if name in one.metrics] for name in names}
-    return {name: float(max(ns) if name.endswith("max") else np.mean(ns)) for name, ns in known.items()}
+    return {name: over_all(name, numbers) for name, numbers in known.items()}

@@ -88,6 +88,7 @@ class Lane:
         self._run = -1
         self._t = 0  # the row that is acted next
         self._since = np.zeros(parts.envs, np.int64)  # the row of this unroll in which the running episode began
+        self._new = True  # nothing is known of the episodes that run
         self.slot: Slot | None = None
         self.forget()
 
@@ -100,7 +101,7 @@ class Lane:
         The first question of an actor, or of its successor, or after our own predecessor's death tells of no action of ours.
         """
         if question["run"] != self._run:
-            self._run, self._t = int(question["run"]), 0
+            self._run, self._t, self._new = int(question["run"]), 0, True
             self.forget()
             return False
         slot, t = self.slot, self._t
@@ -127,7 +128,9 @@ class Lane:
         assert self.slot is not None
         if self._t == 0:
             self.slot["clock"][0] = time.monotonic()
-            self.slot["obs"][0], self.slot["first"][0] = question["obs"], question["first"]
+            # In the middle of an episode, after a predecessor's death: its rest counts as one, or it would be added to another.
+            self.slot["obs"][0], self.slot["first"][0] = question["obs"], question["first"] | self._new
+            self._new = False
             for name, array in self.carry.items():
                 self.slot[f"carry/{name}"][...] = array
             self._since[:] = 0

@@ -85,6 +85,7 @@ class MemoryCall:
     def gather(self, most: int, least: int = 1, patience: float = 0.0) -> Op[list[tuple[int, Slot]]]:
         if self._waits is None:  # where one role runs at a time, nobody asks while another waits
             patience = 0.0
+        least = min(least, most)  # nobody waits for more than a batch
         state = [1, np.inf]  # how many questions are waited for, and how long at most
 
         def attempt() -> Any:

@@ -21,7 +21,7 @@ from shoal.core.errors import BadInput
 from shoal.core.keys import ACTING, LEARNING, STARTS, key_data, keys_in_a_row
 from shoal.core.program import Fault, Program, Report
 from shoal.core.trajectory import Array, Trajectory
-from shoal.roles.compiled import act, metric_name, update
+from shoal.roles.compiled import act, metric_name, over_all, update
 from shoal.roles.episodes import EpisodeTracker
 from shoal.roles.parts import Parts, named_leaves, restore_leaves
 from shoal.runtimes.session import Event
@@ -166,7 +166,7 @@ class FusedSession:
             began_at=began,
             ended_at=ended,
             episodes=episodes,
-            metrics={metric_name(n): float(np.mean(np.asarray(m)[:updates])) for n, m in told.metrics.items()}
+            metrics={metric_name(n): over_all(n, np.asarray(m)[:updates]) for n, m in told.metrics.items()}
             | {"lag/versions": 0.0, "lag/max": 0.0},
             state=self._loop.learner,
             lags={0: updates * parts.steps_per_update},

@@ -138,6 +138,9 @@ class MemoryStream:
         self._counters[lane, RELEASED] += 1
         self._producers[lane].ring()
 
+    def untake(self, lane: int) -> None:
+        self._counters[lane, TAKEN] = self._counters[lane, RELEASED]
+
     def depth(self, lane: int) -> int:
         return int(self._counters[lane, PUSHED] - self._counters[lane, TAKEN])
 

@@ -102,6 +102,10 @@ class RmaStream:
         self._released[lane] += 1
         self._store(lane, RELEASED, self._released[lane])
 
+    def untake(self, lane: int) -> None:
+        self._taken[lane] = self._released[lane]
+        self._store(lane, TAKEN, self._taken[lane])
+
     def depth(self, lane: int) -> int:
         return self._load(lane, PUSHED) - self._load(lane, TAKEN)
 

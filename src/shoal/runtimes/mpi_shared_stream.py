@@ -157,6 +157,12 @@ class RmaSharedStream:
             raise RuntimeError(f"lane {lane}: release without take")
         self._free.append(self._taken[lane].pop(0))
 
+    def discard(self, lane: int) -> None:
+        self._free.append(self._taken[lane].pop())
+
+    def untake(self, lane: int) -> None:
+        raise RuntimeError(f"lane {lane}: a copy cannot be given back, its slot may have been filled again")
+
     def depth(self, lane: int) -> int:
         numbers = self._look(lane)["number"]
         if self._spec.order == "window":

@@ -145,6 +145,12 @@ class MemorySharedStream:
             raise RuntimeError(f"lane {lane}: release without take")
         self._free.append(self._taken[lane].pop(0))
 
+    def discard(self, lane: int) -> None:
+        self._free.append(self._taken[lane].pop())
+
+    def untake(self, lane: int) -> None:
+        raise RuntimeError(f"lane {lane}: a copy cannot be given back, its slot may have been filled again")
+
     def depth(self, lane: int) -> int:
         numbers = self._number[lane]
         if self._spec.order == "window":
@@ -160,9 +166,10 @@ class MemorySharedStream:
             bell.ring()
 
     def active(self) -> np.ndarray:
+        ended = self._ended != 0  # before the numbers: who has ended pushed before that
         newest = self._number.max(axis=1)
         left = newest > (self._seen if self._spec.order == "window" else 0)
-        return np.asarray((self._ended == 0) | left)
+        return np.asarray(~ended | left)
 
     def lost(self) -> int:
         return int(self._lost.sum())

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
+from itertools import accumulate
 from typing import Literal
 
 from shoal.core.algorithm import Replay
@@ -26,6 +27,7 @@ from shoal.roles.learners import COUNTS, LAGS, JointLearner, state_size
 from shoal.roles.parts import Parts
 
 METRICS = 64  # numbers that learners exchange about an update, at most
+MAXIMA = 4  # of them, at most, those of which everybody's is sent
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,8 +80,8 @@ class ActorLearnerTopology:
         batch = config.batch_unrolls or actors // learners
         if config.max_lag == 0 and batch * learners != actors:
             raise BadInput(
-                f"--topology.max-lag is 0: all {actors} actors wait for each update, so {learners} learners must take one"
-                f" unroll of each, not {batch} apiece"
+                f"--topology.max-lag is 0: all {actors} actors wait for each update, which takes {learners} x {batch} unrolls;"
+                " --actors must be a multiple of --learners, and --topology.batch-unrolls 0"
             )
         return batch
 
@@ -89,7 +91,7 @@ class ActorLearnerTopology:
         lockstep, window = config.max_lag == 0, config.stream == "window"
         actors = tuple(f"actor-{i}" for i in range(parts.actors))
         learners = tuple(f"learner-{i}" for i in range(count))
-        ranges = assigned(parts.actors, count)
+        ranges = assigned(parts.actors, count, spread=not window)
         ends = config.actor_unrolls > 0
         one_stream = count == 1 or config.selection == "random" or ends or config.stream != "queue"
         shared = config.stream != "queue" or ends or (count > 1 and one_stream)
@@ -151,7 +153,7 @@ class ActorLearnerTopology:
                 roles.append(RoleSpec(name=actors[a], build=partial(FreeActor, parts, a, freedom), core=a))
         if count > 1:
             together = self._together()
-            size = max(JointUpdate.group_size(parts, together), METRICS + len(COUNTS) + LAGS)
+            size = max(JointUpdate.group_size(parts, together), METRICS + count * MAXIMA + len(COUNTS) + LAGS)
             ports["learners"] = GroupSpec(members=count, size=size, roles=learners)
             ports["states"] = BoardSpec(writer=learners[0], readers=learners, size=state_size(parts), history=2)
         return Program(roles=tuple(roles), ports=ports)
@@ -186,12 +188,42 @@ class ActorLearnerTopology:
             raise BadInput(
                 "--topology.full is 'refuses': a window is never full, its newest unroll replaces what was there"
             )
-        if config.reread and (config.stream != "window" or config.max_lag is not None):
-            raise BadInput("--topology.reread is for --topology.stream window without --topology.max-lag")
+        if config.reread and (config.stream != "window" or config.max_lag is not None or config.actor_unrolls):
+            raise BadInput(
+                "--topology.reread is for --topology.stream window without --topology.max-lag and --topology.actor-unrolls:"
+                " what may be read again never ends"
+            )
+        self._check_lockstep(parts)
+        if 0 < config.actor_unrolls * parts.actors < parts.batch * parts.learners:
+            raise BadInput(
+                f"--topology.actor-unrolls is {config.actor_unrolls}: {parts.actors} actors end before there are the"
+                f" {parts.batch * parts.learners} unrolls of one update"
+            )
+
+    def _check_lockstep(self, parts: Parts) -> None:
+        """Where everybody waits for everybody, nothing may be copied aside, lost, or different from learner to learner."""
+        config, many = self.config, parts.learners > 1
+        copied = config.stream != "queue" or bool(config.actor_unrolls) or (many and config.selection == "random")
+        if config.workflow == "joint" and (copied or config.full == "refuses"):
+            raise BadInput(
+                "--topology.workflow is 'joint': an actor waits until its unroll is learnt from, which needs --topology.stream"
+                " queue that blocks, --topology.selection assigned and no --topology.actor-unrolls"
+            )
+        if config.max_lag == 0 and many and copied:
+            raise BadInput(
+                "--topology.max-lag is 0: with several learners it needs --topology.selection assigned and no"
+                " --topology.actor-unrolls, or an unroll that a dying learner held would be waited for"
+            )
+        if config.max_lag == 0 and many and config.average_every > 1:
+            raise BadInput(
+                f"--topology.max-lag is 0: between averages (--topology.average-every {config.average_every}) only learner 0 has"
+                " the weights that acted"
+            )
 
 
-def assigned(actors: int, learners: int) -> list[range]:
-    """Each learner's actors: as many for each, and the remainder to the first."""
-    each = actors // learners
-    first = each + actors % learners
-    return [range(first), *(range(first + i * each, first + (i + 1) * each) for i in range(learners - 1))]
+def assigned(actors: int, learners: int, spread: bool) -> list[range]:
+    """Each learner's actors: as many for each, and of the remainder one more for each of the first, or all for the first."""
+    each, rest = divmod(actors, learners)
+    sizes = [each + ((i < rest) if spread else rest * (i == 0)) for i in range(learners)]
+    ends = list(accumulate(sizes))
+    return [range(end - size, end) for size, end in zip(sizes, ends, strict=True)]
