@@ -49,6 +49,8 @@ class Train:
             defaults = [TINY[i : i + 2] for i in range(0, len(TINY), 2)]
             command += [env, "--out", str(self.run), "--no-report", "--eval-episodes", str(eval_episodes)]
             command += [word for pair in defaults if pair[0] not in given for word in pair]
+        if "--restarts" not in given:  # the process that is started is the one that learns
+            command += ["--restarts", "0"]
         path = os.pathsep.join([str(SOURCE), str(HERE)])
         variables = {name.upper(): str(value) for name, value in variables.items()}
         with self._output.open("wb") as output, self._error.open("wb") as error:

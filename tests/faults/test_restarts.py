@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 from driver import LONG, Train, gone, train
 
+from shoal.cli import train as train_command
+
 GUARDED = ("--algo", "a2c", "--runtime", "processes", "--topology", "actor_learner", "--steps", LONG)
 PATIENCE = 200  # seconds for what takes a few on an idle machine
 
@@ -42,6 +44,27 @@ def test_when_no_restart_is_left_it_says_how_to_go_on(tmp_path: Path) -> None:
         os.kill(main_process(run), signal.SIGKILL)
         assert run.end() == 1
         assert run.stderr.splitlines()[-1].endswith(f"shoal train --resume {run.run} goes on")
+
+
+def test_processes_are_guarded_unless_told_otherwise(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By default under `processes`, of one run, outside of MPI."""
+    times: list[int] = []
+
+    def note(count: int, run: object) -> int:
+        times.append(count)
+        return 0
+
+    monkeypatch.setattr(train_command, "restarted", note)
+    monkeypatch.setattr(train_command, "_train", lambda *rest: times.append(0) or 0)
+    for words in (
+        ("--runtime", "processes"),
+        ("--runtime", "processes", "--restarts", "0"),
+        ("--runtime", "threads"),
+        (),
+    ):
+        assert train_command.run(["CartPole-v1", *words]) == 0
+    assert train_command.run(["CartPole-v1", "--runtime", "processes", "--seeds", "2"]) == 0
+    assert times == [3, 0, 0, 0, 0]
 
 
 @pytest.mark.slow

@@ -17,6 +17,7 @@ from shoal.run.restarts import Begun, restarted
 
 SWITCHES = ("quiet", "json", "print-config", "no-report", "help")
 OWN = ("out", "resume", "from", "config", "seeds", "restarts")
+RESTARTS = 3  # of a main process that something kills
 
 USAGE = """usage: shoal train ENV [--algo NAME] [--topology NAME] [--runtime NAME] [--FIELD VALUE ...]
        shoal train --resume RUN [--steps N ...]
@@ -29,7 +30,8 @@ checkpoints, policy and report.html. Stop with Ctrl-C: it checkpoints; --resume 
   --from RUN          begin with another run's weights: fine-tuning
   --config FILE       settings from a .toml or .json file; flags win over it
   --seeds N           N runs with seeds S, S+1, ...; prints the interval of the evaluations
-  --restarts N        begin again from the last checkpoint, N times at most, when something kills the main process
+  --restarts N        begin again from the last checkpoint, N times at most, when something kills the main process: 3 with
+                      --runtime processes, where whoever else is killed is replaced too, and 0 elsewhere
   --print-config      show what would run, and do not run it
   --quiet             no progress
   --json              one JSON object as the last line of standard output
@@ -52,7 +54,10 @@ def run(words: list[str]) -> int:
         raise BadInput("no environment: give an id such as LunarLander-v3, an import path, or --resume RUN")
     if "print-config" in parsed.switches:
         return _print_config(env, own, settings)
-    seeds, restarts = whole_number(parsed, "seeds", 1), whole_number(parsed, "restarts", 0, least=0)
+    seeds = whole_number(parsed, "seeds", 1)
+    # Elsewhere the environment runs in the main process, and a debugger in it wants the terminal for itself.
+    guarded = settings.get("runtime") == "processes" and seeds == 1 and launched() is None
+    restarts = whole_number(parsed, "restarts", RESTARTS if guarded else 0, least=0)
     if restarts == 0:
         return _train(parsed, env, own, settings, seeds)
     if seeds > 1:
