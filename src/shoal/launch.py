@@ -246,6 +246,7 @@ class Training:
     def _loop(self) -> None:
         settings, outcome = self.plan.settings, self.outcome
         last_saved = time.monotonic()
+        budget = self.parts.updates * self.parts.steps_per_update
         if outcome.version >= self.parts.updates:
             return
         for event in self._session:
@@ -259,7 +260,7 @@ class Training:
             if solved:
                 outcome.solved_at_s = outcome.wall_s
             wants_end = [callback(event) is True for callback in self.callbacks]
-            if solved or outcome.version >= self.parts.updates:
+            if solved or outcome.version >= self.parts.updates or outcome.env_steps >= budget:
                 return
             if self._stop.requested or any(wants_end):
                 break

@@ -176,18 +176,24 @@ def test_a_learner_whose_actors_have_ended_helps_the_others(stream: str) -> None
     assert found[-1].env_steps == 18 * T * B and found[-1].metrics["lag/dropped"] == 0
 
 
-def test_a_run_whose_actors_have_ended_is_a_whole_run(tmp_path: Path) -> None:
-    own = {"algo": A2C, "topology": apart(actor_unrolls=6), "actors": 2, "envs": B, "net": {"hidden": (8,)}}
-    run = shoal.train(
-        "CartPole-v1",
-        runtime="inline",
-        backend="jax",
-        eval_episodes=2,
-        report=False,
-        quiet=True,
-        out=tmp_path / "r",
-        **own,
+def whole_run(folder: Path, topology: Any, **more: Any) -> shoal.Run:
+    own = {"algo": A2C, "topology": topology, "actors": 2, "envs": B, "net": {"hidden": (8,)}, **more}
+    return shoal.train(
+        "CartPole-v1", runtime="inline", backend="jax", report=False, quiet=True, out=folder / "run", **own
     )
+
+
+@pytest.mark.parametrize("learners", [1, 2])
+def test_the_budget_is_of_steps_also_where_most_of_them_are_lost(tmp_path: Path, learners: int) -> None:
+    """Four actors fill windows, of which each learner reads one an update."""
+    budget, more = 40 * T * B, {"actors": 4, "learners": learners, "eval_episodes": 0}
+    run = whole_run(tmp_path, apart(stream="window", batch_unrolls=1), steps=budget, **more)
+    assert not run.summary["stopped"] and run.summary["updates"] < 40 // learners
+    assert budget <= run.summary["env_steps"] <= budget + 8 * T * B
+
+
+def test_a_run_whose_actors_have_ended_is_a_whole_run(tmp_path: Path) -> None:
+    run = whole_run(tmp_path, apart(actor_unrolls=6), eval_episodes=2)
     assert not run.summary["stopped"] and run.summary["env_steps"] == 12 * T * B and run.summary["eval_episodes"] == 2
 
 

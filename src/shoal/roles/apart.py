@@ -189,13 +189,14 @@ class FreeLearner:
         trainer, intake, told = self.trainer, self._intake, self._told
         trainer.compile(trainer.actor if self._lockstep else None)
         self._board.publish(trainer.version, to_vector(trainer.actor))
+        steps = 0
         while True:
             asked = time.monotonic()
             slots = yield from intake.batch(trainer.version)
             if slots is None:
                 return
             waited = time.monotonic() - asked
-            report = trainer.learn(slots, trainer.actor if self._lockstep else None, waited)
+            report = trainer.learn(slots, trainer.actor if self._lockstep else None, waited, steps)
             published = time.monotonic()
             # Published before the slots are free: an actor that waited for room finds what its unroll led to.
             self._board.publish(trainer.version, to_vector(trainer.actor))

@@ -39,14 +39,14 @@ class Trainer:
         """Compile the update ahead of the data."""
         self._update.compile(self.state, acted, self._parts.batch)
 
-    def learn(self, slots: Sequence[Slot], acted: Any, waited: float) -> Report:
-        """One update on one unroll of each actor, which `acted` had acted."""
+    def learn(self, slots: Sequence[Slot], acted: Any, waited: float, steps: int = 0) -> Report:
+        """One update on one unroll of each actor, which `acted` had acted; `steps` were made before, if more than were learnt."""
         parts, now = self._parts, time.monotonic
         if not self._steps:
             self._began_at = min(float(slot["clock"][0]) for slot in slots)
         trajectories = [as_trajectory(slot) for slot in slots]
         before = now()
-        progress = self.version / max(1, parts.updates)
+        progress = parts.progress(self.version, steps)
         self.state, self.actor, metrics = self._update(self.state, acted, trajectories, self.version, progress)
         learnt = now() - before
         lag = self.version - np.concatenate([slot["version"].ravel() for slot in slots])

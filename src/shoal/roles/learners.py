@@ -27,7 +27,7 @@ from shoal.roles.joint import JointUpdate, Together
 from shoal.roles.parts import Parts
 
 LAGS = 64  # versions that the histogram of lags tells apart; the last one is all that are older
-COUNTS = ("unrolls", "dropped", "helped")  # summed over learners
+COUNTS = ("unrolls", "dropped", "helped", "told")  # summed over learners; told: steps, which the first alone hears of
 
 
 class JointLearner:
@@ -56,7 +56,7 @@ class JointLearner:
         self._names: tuple[str, ...] = ()  # of the metrics, in the order of the vector that carries them
         self._began_at = 0.0
         self._totals = dict.fromkeys(COUNTS, 0.0)  # over all learners and all updates
-        self._counted = (0, 0, 0)  # what the totals have of this learner: a broken round is counted by the next
+        self._counted = (0, 0, 0, 0)  # what the totals have of this learner: a broken round is counted by the next
 
     def run(self) -> Steps:
         acted = self._acted()
@@ -108,7 +108,7 @@ class JointLearner:
         self._context.beat()
         began = now()
         self._began_at = self._began_at or min(float(slot["clock"][0]) for slot in slots)
-        progress = self.version / max(1, parts.updates)
+        progress = parts.progress(self.version, self._steps())
         state, metrics = yield from self._update(
             self.state, self._acted(), [as_trajectory(slot) for slot in slots], self.version, progress
         )
@@ -125,7 +125,7 @@ class JointLearner:
             self._publish()
         broadcast = now() - published
         episodes = self._told.listen() if self._told is not None else ()
-        so_far = intake.taken, intake.dropped, intake.helped
+        so_far = intake.taken, intake.dropped, intake.helped, self._told.steps if self._told is not None else 0
         counts = [after - before for after, before in zip(so_far, self._counted, strict=True)]
         # After the first has published: whoever leaves this round may free slots, and actors find the newest weights.
         joint = yield from self._reduced(metrics, lags, counts)
@@ -151,23 +151,26 @@ class JointLearner:
         found = dict(zip(self._names, numbers.tolist(), strict=True))
         return found | dict(zip(largest, rows.max(axis=0).tolist(), strict=True))
 
+    def _steps(self) -> int:
+        """Environment steps so far; all learners know the same number."""
+        unrolls = int(self._totals["unrolls"])
+        return int(self._totals["told"]) if self._source.lossy else unrolls * self._parts.unroll * self._parts.envs
+
     def _report(self, metrics: dict[str, float], episodes: tuple[Episode, ...]) -> Report:
-        lags, totals, parts = self._lags, self._totals, self._parts
+        lags, totals = self._lags, self._totals
         seen = np.flatnonzero(lags)
         metrics |= {
             "lag/versions": float(lags @ np.arange(LAGS) / max(1, lags.sum())),
             "lag/max": float(seen.max(initial=0)),
             "lag/dropped": totals["dropped"],
         }
-        steps = int(totals["unrolls"]) * parts.unroll * parts.envs
         if self._told is not None:
             metrics["queue/refused"] = float(self._told.refused)
-            steps = self._told.steps if self._source.lossy else steps
         if self._source.ends:
             metrics["queue/helped"] = totals["helped"]
         return Report(
             version=self.version,
-            env_steps=steps,
+            env_steps=self._steps(),
             began_at=self._began_at,
             ended_at=time.monotonic(),
             episodes=episodes,

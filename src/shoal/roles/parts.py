@@ -66,6 +66,11 @@ class Parts:
     def steps_per_update(self) -> int:
         return self.unroll * self.envs * self.batch * self.learners
 
+    def progress(self, version: int, steps: int = 0) -> float:
+        """The share of the budget that is spent: by updates, or by steps since the start, some of which may be lost."""
+        made = self.start * self.steps_per_update + steps
+        return max(version / max(1, self.updates), made / max(1, self.updates * self.steps_per_update))
+
     @property
     def batch(self) -> int:
         """Unrolls that one learner takes for an update."""
