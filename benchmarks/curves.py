@@ -22,7 +22,7 @@ def curve(run: Path) -> list[dict[str, float]]:
         recent = (recent + [row["episode/return"]] * int(row["episode/count"]))[-WINDOW:]
         found.append({"steps": row["step"], "seconds": row["speed/seconds"], "return": sum(recent) / len(recent)})
     every = max(1, len(found) // POINTS)
-    return found[every - 1 :: every]
+    return [*found[every - 1 : -1 : every], *found[-1:]]
 
 
 def picture(name: str, lines: Mapping[str, list[dict[str, float]]], over: str, goal: float | None = None) -> str:
