@@ -36,10 +36,16 @@ def test_n_step_returns_by_the_definition(terminated: bool, n: int) -> None:
 def test_short_returns_lean_on_the_values_and_long_ones_on_chance() -> None:
     """Values that are 3 too high, and rewards that are noise: the bias fades with n, the spread grows."""
     rng = np.random.default_rng(0)
-    played = Played([rng.normal(size=50) for _ in range(400)], [np.full(51, 3.0)] * 400, [True] * 400)
+    played = Played([rng.normal(size=50) for _ in range(400)], [np.full(51, 3.0)] * 400, [True] * 400, 20)
     found = compare_returns(played, 0.95, [1, 10, 50])
     assert found[1].bias > found[10].bias > found[50].bias == pytest.approx(0.0, abs=1e-9)
     assert found[1].spread < found[10].spread < found[50].spread
+
+
+def test_what_states_differ_in_is_no_spread_of_an_estimator() -> None:
+    """Two first states, one worth 10 and one worth 0, whose values are right and whose rewards are none."""
+    played = Played([np.zeros(3)] * 8, [np.full(4, worth) for worth in (10.0, 0.0) for _ in range(4)], [False] * 8, 4)
+    assert compare_returns(played, 1.0, [1])[1] == (0.0, 0.0)
 
 
 TINY: dict[str, Any] = {
@@ -61,7 +67,7 @@ def document(found: dict[str, Any]) -> dict[str, Any]:
 
 @pytest.mark.slow
 def test_the_experiment_on_t_max(tmp_path: Path) -> None:
-    size = {**TINY, "t_max": [2, 5], "judged": 5, "episodes": 4}
+    size = {**TINY, "t_max": [2, 5], "judged": 5, "states": 2, "each": 2}
     found = horizons.tmax(size, tmp_path / "runs", lambda done, total, what: None)
     assert [row["keys"]["t_max"] for row in found["rows"]] == ["2", "5"]
     many, few = (row["values"]["gradients_per_kstep"][0] for row in found["rows"])

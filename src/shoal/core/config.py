@@ -20,6 +20,7 @@ from shoal.core.errors import BadInput, nearest
 C = TypeVar("C")
 
 Positive = Annotated[int, msgspec.Meta(ge=1)]
+Several = Annotated[int, msgspec.Meta(ge=2)]
 NonNegative = Annotated[int, msgspec.Meta(ge=0)]
 PositiveFloat = Annotated[float, msgspec.Meta(gt=0)]
 NonNegativeFloat = Annotated[float, msgspec.Meta(ge=0)]

@@ -17,20 +17,22 @@ from shoal.run.folder import RunFolder
 
 class Estimate(NamedTuple):
     bias: float  # of the n-step return of the first state, against the mean return to the end
-    spread: float  # its standard deviation over episodes
+    spread: float  # its standard deviation over episodes that begin in the same state
 
 
 class Played(NamedTuple):
-    """Episodes from their first states: rewards, values of all states that followed, whether the end was an end."""
+    """Episodes from their first states, `each` from the same one after another: rewards, values of all states that followed,
+    whether the end was an end."""
 
     rewards: list[np.ndarray]  # [T] each
     values: list[np.ndarray]  # [T + 1] each
     terminated: list[bool]
+    each: int
 
 
-def estimates(run: Path, lengths: Sequence[int], episodes: int, seed: int = 0) -> dict[int, Estimate]:
+def estimates(run: Path, lengths: Sequence[int], states: int, each: int, seed: int = 0) -> dict[int, Estimate]:
     """Of n-step returns for each n in `lengths`, by the policy and the values of a run, actions sampled."""
-    played, gamma = play_with_values(run, episodes, seed)
+    played, gamma = play_with_values(run, states, each, seed)
     return compare_returns(played, gamma, lengths)
 
 
@@ -50,7 +52,10 @@ def compare_returns(played: Played, gamma: float, lengths: Sequence[int]) -> dic
                 for r, v, ended in zip(played.rewards, played.values, played.terminated, strict=True)
             ]
         )
-        found[n] = Estimate(float(short.mean() - whole.mean()), float(short.std()))
+        within = short.reshape(-1, played.each).var(
+            axis=1, ddof=1
+        )  # states differ too, which is no error of an estimator
+        found[n] = Estimate(float(short.mean() - whole.mean()), float(np.sqrt(within.mean())))
     return found
 
 
@@ -62,8 +67,9 @@ def n_step(rewards: np.ndarray, values: np.ndarray, terminated: bool, gamma: flo
     return float(rewards[:n] @ powers[:n] + (0.0 if ended else powers[n] * values[n]))
 
 
-def play_with_values(run: Path, episodes: int, seed: int) -> tuple[Played, float]:
-    """Episodes side by side in the run's own environment, and the run's gamma. Rewards are scaled as in training."""
+def play_with_values(run: Path, states: int, each: int, seed: int) -> tuple[Played, float]:
+    """Episodes side by side in the run's own environment, `each` from the same state, and the run's gamma. Rewards are
+    scaled as in training."""
     folder = RunFolder.open(run)
     stored = folder.read_config()
     named = stored.pop("env")
@@ -71,10 +77,11 @@ def play_with_values(run: Path, episodes: int, seed: int) -> tuple[Played, float
     algorithm: Any = make_algorithm(plan)
     state = state_of(algorithm, under(Checkpoints(folder.checkpoints).load("last").arrays, "state/"))
     actor = algorithm.actor_state(state)
+    episodes = states * each
     policy = Policy(algorithm, actor, episodes, sample=True, seed=seed)
     envs = [plan.source.single() for _ in range(episodes)]
     try:
-        obs = np.stack([np.asarray(env.reset(seed * 100_003 + i)) for i, env in enumerate(envs)])
+        obs = np.stack([np.asarray(env.reset(seed * 100_003 + i // each)) for i, env in enumerate(envs)])
         first, running = np.ones(episodes, bool), np.ones(episodes, bool)
         rewards: list[list[float]] = [[] for _ in envs]
         seen = [[row.copy()] for row in obs]
@@ -91,7 +98,7 @@ def play_with_values(run: Path, episodes: int, seed: int) -> tuple[Played, float
         for env in envs:
             env.close()
     values = [_values(algorithm, state, actor, np.stack(states)) for states in seen]
-    return Played([np.array(r) for r in rewards], values, terminated), float(plan.algo.gamma)
+    return Played([np.array(r) for r in rewards], values, terminated, each), float(plan.algo.gamma)
 
 
 def _values(algorithm: Any, state: Any, actor: Any, states: np.ndarray) -> np.ndarray:

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from shoal.core.config import Positive, build
+from shoal.core.config import Positive, Several, build
 from shoal.core.errors import BadInput, RunFailed
 from shoal.observe.estimators import estimates
 from shoal.observe.grid import word
@@ -50,8 +50,10 @@ class TmaxConfig(HorizonConfig):
     """steps between two gradients of an agent"""
     judged: Positive
     """the t_max whose trained policy and values the estimators are compared on"""
-    episodes: Positive = 64
-    """played for that comparison"""
+    states: Positive = 20
+    """that episodes begin in for that comparison"""
+    each: Several = 10
+    """episodes from each of them"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,7 +77,9 @@ def tmax(size: Mapping[str, Any], folder: Path, tell: Tell) -> dict[str, Any]:
         for t in config.t_max:
             tell(sum(map(len, found.values())), total, f"t_max {t}, seed {seed}")
             found[t].append(_train(config, {"algo.unroll": t}, seed, folder / f"tmax-{t}-{seed}"))
-    judged = [estimates(run, config.t_max, config.episodes, seed) for seed, run in enumerate(found[config.judged])]
+    judged = [
+        estimates(run, config.t_max, config.states, config.each, seed) for seed, run in enumerate(found[config.judged])
+    ]
     rows = []
     for t, runs in found.items():
         values = _values(runs)
@@ -95,7 +99,8 @@ def tmax(size: Mapping[str, Any], folder: Path, tell: Tell) -> dict[str, Any]:
         "name": "estimators",
         "title": "Bias and variance of n-step returns",
         "hint": f"The t_max-step return of first states, by one policy and its values (t_max {config.judged}), against the"
-        " return to the end. Lines: median of the seeds; bands: lowest to highest.",
+        " return to the end; the deviation is over episodes that begin in the same state. Lines: median of the seeds; bands:"
+        " lowest to highest.",
         "x": "t_max",
         "y": "scaled return",
         "scale": "linear",
