@@ -103,7 +103,7 @@ def windows(quick: bool) -> Result:
             case = f"{learners} learners, {selection}: a read of each, a push of each actor, in turn"
             rows.append({"who": "Shoal", "case": case, "collisions": rate, "expected": expected})
             targets.append(Target(f"{case}: distance from the closed form", abs(rate - expected), "<= 0.02"))
-    steps, lines = str(20_000 if quick else 300_000), {}
+    steps, lines = str(20_000 if quick else 800_000), {}
     for learners in (2,) if quick else (2, 4, 8):
         for selection in ("assigned", "random"):
             words = ("--topology.stream", "window", "--topology.selection", selection, "--topology.batch-unrolls", "1")
