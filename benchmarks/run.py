@@ -71,6 +71,9 @@ def main() -> None:
         ordered = {known: results[known] for known in MEASUREMENTS if known in results}
         latest.write_text(json.dumps(ordered, indent=1) + "\n")
         (RESULTS / "latest.md").write_text(markdown(ordered))
+        for row in rows:
+            if "error" in row:
+                print(f"  {row['who']}, {row.get('case', name)}: failed: {row['error']}", file=sys.stderr, flush=True)
         for target in targets:
             print(f"  {target.what}: {target.value} ({target.rule}: {target.met})", file=sys.stderr, flush=True)
     shutil.rmtree(TMP, ignore_errors=True)

@@ -31,7 +31,7 @@ def collision_rate(actors: int, learners: int, selection: str, rounds: int) -> f
     stream = plain_ports({"s": spec}, private_arena({"s": spec}), Place(None, bells))["s"]
     ends, ranges, rng = (
         [stream.end_of(i) for i in range(learners)],
-        assigned(actors, learners),
+        assigned(actors, learners, spread=False),
         np.random.default_rng(0),
     )
     for _ in range(rounds):
