@@ -77,8 +77,10 @@ class Intake:
             self.taken += 1
             most = self._source.max_lag
             if most is not None and version - int(slot["version"].min()) > most:
-                # Of a stack the older came later: what is held of this lane stays.
-                self._stream.discard(lane) if self._source.shared else self._stream.release(lane)
+                if self._source.shared:  # of a stack the older came later: what is held of this lane stays
+                    self._stream.discard(lane)
+                else:
+                    self._stream.release(lane)
                 self.dropped += 1
                 continue
             self._held.append(got)

@@ -233,7 +233,11 @@ class RmaGroup:
     def free(self) -> None:
         """Collective, over all ranks. Members that a stop kept from the last round come to it now, so that it ends."""
         size = 0 if self._round is None else self._round[1].size
-        rounds, size = self._here.world.allreduce((self._rounds, size), op=self._here.mpi.MAX)
+        furthest = np.array(
+            [self._rounds << 32 | size], np.int64
+        )  # the size is that of the last round, whoever is in it
+        self._here.world.Allreduce(self._here.mpi.IN_PLACE, furthest, op=self._here.mpi.MAX)
+        rounds, size = int(furthest[0]) >> 32, int(furthest[0]) & 0xFFFFFFFF
         if not self._comm:
             return  # not a member
         if self._rounds < rounds:
