@@ -17,18 +17,10 @@ import numpy as np
 from shoal.core.errors import BadInput, RunFailed
 from shoal.core.weights import params_hash
 from shoal.experiment import Plan, merge, read_file, resolve
-from shoal.launch import (
-    Callback,
-    Outcome,
-    Training,
-    actor_of,
-    check_same_spaces,
-    evaluate,
-    make_algorithm,
-    state_of,
-    under,
-    write_policy,
-)
+from shoal.launch.compose import make_algorithm
+from shoal.launch.evaluation import evaluate
+from shoal.launch.saved import actor_of, check_same_spaces, state_of, under, write_policy
+from shoal.launch.training import Callback, Outcome, Training
 from shoal.observe import statistics
 from shoal.observe.video import record
 from shoal.roles.evaluator import Policy

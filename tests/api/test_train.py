@@ -17,7 +17,7 @@ from shoal.algos.a2c import A2CConfig
 from shoal.algos.ppo import PPOConfig
 from shoal.core.errors import BadInput
 from shoal.core.program import Report
-from shoal.launch import under
+from shoal.launch.saved import under
 from shoal.nets.net import NetConfig
 
 T, B = 8, 4

@@ -16,7 +16,7 @@ import shoal
 from shoal.core.keys import key_data
 from shoal.core.weights import to_vector
 from shoal.experiment import resolve
-from shoal.launch import make_algorithm
+from shoal.launch.compose import make_algorithm
 from shoal.roles.compiled import compiled
 from shoal.runtimes import RUNTIMES
 

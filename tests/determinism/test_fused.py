@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import shoal
-from shoal.launch import under
+from shoal.launch.saved import under
 
 T, B = 16, 8
 

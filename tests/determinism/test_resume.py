@@ -13,7 +13,7 @@ import shoal
 from shoal.core.program import Report
 from shoal.core.weights import params_hash
 from shoal.experiment import resolve
-from shoal.launch import Training
+from shoal.launch.training import Training
 from shoal.run.checkpoints import Checkpoints
 from shoal.run.folder import RunFolder
 

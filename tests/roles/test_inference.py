@@ -18,7 +18,7 @@ from shoal.core.weights import to_vector
 from shoal.envs.autoreset import Rows
 from shoal.envs.batch import Step
 from shoal.experiment import resolve
-from shoal.launch import make_parts
+from shoal.launch.compose import make_parts
 from shoal.roles.inference import SERVED, WORTH, Batcher, Heard, Tally, call_sizes
 from shoal.roles.seed import EnvActor, Inference
 from shoal.runtimes.inline import inline_ports

@@ -13,7 +13,7 @@ from shoal.core.keys import key_data
 from shoal.core.trajectory import as_trajectory
 from shoal.core.weights import to_vector
 from shoal.experiment import resolve
-from shoal.launch import make_parts
+from shoal.launch.compose import make_parts
 from shoal.roles.compiled import compiled
 from shoal.roles.links import compiled_gradient
 from shoal.roles.one_by_one import UnrollGradients

@@ -12,7 +12,7 @@ from shoal.core.errors import BadInput
 from shoal.core.trajectory import as_trajectory
 from shoal.core.weights import params_hash
 from shoal.experiment import resolve
-from shoal.launch import make_parts
+from shoal.launch.compose import make_parts
 from shoal.replay import Rings
 from shoal.roles.parts import named_leaves
 from shoal.roles.replaying import Replaying, ReplayUpdate, check_memory, gradients_a_call, row_record, rows_of

@@ -11,7 +11,7 @@ import pytest
 from shoal.core.program import Context
 from shoal.core.trajectory import Trajectory, as_trajectory
 from shoal.experiment import resolve
-from shoal.launch import make_algorithm, make_parts
+from shoal.launch.compose import make_algorithm, make_parts
 from shoal.roles.actor import Collector
 from shoal.roles.compiled import side_by_side
 from shoal.roles.episodes import EpisodeTracker

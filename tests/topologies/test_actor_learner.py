@@ -16,7 +16,7 @@ from shoal.core.errors import BadInput
 from shoal.core.program import Fault, Report, StreamSpec
 from shoal.core.weights import params_hash, to_vector
 from shoal.experiment import resolve
-from shoal.launch import make_parts
+from shoal.launch.compose import make_parts
 from shoal.roles.intake import Intake, Source
 from shoal.roles.learners import pack, unpack
 from shoal.runtimes import RUNTIMES

@@ -16,7 +16,7 @@ from shoal.core.errors import BadInput
 from shoal.core.program import Context, Fault
 from shoal.core.trajectory import as_trajectory
 from shoal.experiment import resolve
-from shoal.launch import make_parts
+from shoal.launch.compose import make_parts
 from shoal.roles.dyna import DynaUpdate, ImaginedMemory
 from shoal.roles.planner import TOLD, Planner, Split, block_record
 from shoal.runtimes.inline import inline_ports

@@ -17,7 +17,7 @@ from shoal.core.program import Context
 from shoal.core.trajectory import as_trajectory
 from shoal.core.weights import to_vector
 from shoal.experiment import resolve
-from shoal.launch import make_parts
+from shoal.launch.compose import make_parts
 from shoal.roles.actor import Collector
 from shoal.roles.compiled import compiled
 from shoal.roles.gradients import Gradients, Known

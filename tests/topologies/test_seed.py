@@ -12,7 +12,7 @@ import pytest
 import shoal
 from shoal.core.errors import BadInput
 from shoal.experiment import resolve
-from shoal.launch import make_parts
+from shoal.launch.compose import make_parts
 from shoal.roles.seed import Lane, question_record
 from shoal.topologies.seed import SeedConfig, SeedTopology
 

@@ -14,7 +14,7 @@ import shoal
 from shoal.core.errors import BadInput
 from shoal.core.program import Context, Report
 from shoal.experiment import resolve
-from shoal.launch import make_parts
+from shoal.launch.compose import make_parts
 from shoal.roles import shared as shared_roles
 from shoal.runtimes.inline import inline_ports
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from shoal.experiment import resolve
-from shoal.launch import make_parts
+from shoal.launch.compose import make_parts
 
 CASES: dict[str, dict[str, Any]] = {
     "sync": {"algo": "ppo"},

@@ -9,7 +9,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from shoal.experiment import resolve
-from shoal.launch import make_algorithm, state_of, under
+from shoal.launch.compose import make_algorithm
+from shoal.launch.saved import state_of, under
 from shoal.roles.evaluator import Policy
 from shoal.run.checkpoints import Checkpoints
 from shoal.run.folder import RunFolder

@@ -15,7 +15,7 @@ from shoal.algos import ALGOS
 from shoal.core.config import Positive
 from shoal.core.errors import BadInput, nearest
 from shoal.experiment import AXES, Settings, resolve
-from shoal.launch import make_algorithm
+from shoal.launch.compose import make_algorithm
 from shoal.topologies import TOPOLOGIES
 
 NONE = "-"  # the consistency of a topology that has none to choose

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from shoal.core.config import Positive, build
-from shoal.launch import under
+from shoal.launch.saved import under
 from shoal.optimize.functions import make
 from shoal.optimize.learn import Learnt, learn
 from shoal.optimize.timing import runtime, whole

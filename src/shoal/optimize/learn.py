@@ -13,7 +13,8 @@ import numpy as np
 from shoal.core.errors import BadInput, RunFailed
 from shoal.core.program import Report
 from shoal.experiment import merge, resolve
-from shoal.launch import Training, make_algorithm
+from shoal.launch.compose import make_algorithm
+from shoal.launch.training import Training
 from shoal.optimize.law import Law, Weights
 from shoal.optimize.mdp import ProblemSource
 from shoal.optimize.problem import Problem

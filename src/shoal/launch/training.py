@@ -1,7 +1,4 @@
-"""The composition root: a plan becomes a program, a runtime runs it, and a run folder remembers it.
-
-The only place where algorithm, topology and runtime meet.
-"""
+"""One training in a run folder: drives the session, writes metrics and checkpoints, decides when to end."""
 
 from __future__ import annotations
 
@@ -11,38 +8,29 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any
 
-import jax
 import msgspec
 import numpy as np
 
-from shoal.core.algorithm import Algorithm, LearnerState, Replay, Task
-from shoal.core.device import available_memory, settle_process, unscanned
-from shoal.core.errors import BadInput, EnvFault, RunFailed, ShoalError
-from shoal.core.program import Context, Fault, Report, check_fits
-from shoal.core.weights import params_hash
-from shoal.envs.autoreset import Rows
-from shoal.envs.jax_envs import BatchedJax, actor_key
-from shoal.envs.source import Source
+from shoal.core.algorithm import Replay
+from shoal.core.device import settle_process, unscanned
+from shoal.core.errors import BadInput, RunFailed
+from shoal.core.program import Fault, Report, check_fits
 from shoal.experiment import Plan
+from shoal.launch.compose import make_parts
 from shoal.roles.episodes import episode_metrics
-from shoal.roles.evaluator import Played, play
-from shoal.roles.parts import EnvRows, Parts, named_leaves, restore_leaves
-from shoal.roles.replaying import check_memory, is_saved, replay_bytes
+from shoal.roles.parts import named_leaves
+from shoal.roles.replaying import is_saved, replay_bytes
 from shoal.run.checkpoints import Checkpoints, Loaded
 from shoal.run.folder import RunFolder
-from shoal.run.policy import save_policy
 from shoal.run.progress import Panel, status
 from shoal.run.signals import StopRequest
 from shoal.run.sinks import open_sinks
 from shoal.runtimes.threads import aside
-from shoal.topologies.topology import unrolls_of
 
 WINDOW = 100  # episodes behind the mean return
-
 Callback = Callable[[Report], Any]
 
 
@@ -68,84 +56,6 @@ class Outcome:
     @property
     def return_mean(self) -> float | None:
         return float(np.mean(self.recent)) if self.recent else None
-
-
-def make_algorithm(plan: Plan) -> Algorithm:
-    net = plan.net_class(plan.net, plan.spec)
-    # Of the topology as it is set, not of its class: what it needs may depend on its settings.
-    topology = plan.topology_class(plan.topology)
-    envs = plan.envs * unrolls_of(topology, plan.actors, plan.settings.learners)
-    workers = plan.actors if getattr(topology, "each_learns", False) else 1
-    task = Task(spec=plan.spec, envs=envs, fresh=plan.source.fresh, apart=topology.apart, workers=workers)
-    algorithm: Algorithm = plan.algo_class(plan.algo, task, net)
-    return algorithm
-
-
-def make_rows(source: Source, envs: int, seed: int, actor: int, context: Context) -> EnvRows:
-    """An actor's environments. In every process this is the first thing that a role builds."""
-
-    def on_fault(kind: str, detail: str) -> None:
-        context.fault(Fault(role=context.name, kind=kind, detail=detail))
-
-    return Rows(source.batch(envs, seed, actor), on_fault)
-
-
-def make_parts(plan: Plan, loaded: Loaded | None, weights: Mapping[str, np.ndarray] | None) -> Parts:
-    """`loaded` is a checkpoint to go on from; `weights` are the params and statistics of another run to begin with."""
-    settings, algorithm = plan.settings, make_algorithm(plan)
-    steps = algorithm.experience.length * algorithm.task.envs * settings.learners
-    assert settings.steps is not None
-    state: Mapping[str, np.ndarray] = {}
-    snapshots: dict[str, dict[str, np.ndarray]] = {}
-    if loaded is not None:
-        state = under(loaded.arrays, "state/")
-        for name, array in under(loaded.arrays, "part/").items():
-            part, _, leaf = name.partition("/")
-            snapshots.setdefault(part, {})[leaf] = array
-    pure = plan.source.jax_env() if plan.settings.runtime == "fused" else None
-    parts = Parts(
-        algorithm=algorithm,
-        make_rows=partial(make_rows, plan.source, plan.envs, settings.seed),
-        actors=plan.actors,
-        envs=plan.envs,
-        learners=settings.learners,
-        unrolls=algorithm.task.envs // plan.envs,
-        seed=settings.seed,
-        updates=-(-settings.steps // steps),
-        start=int(loaded.meta["version"]) if loaded else 0,
-        state=state,
-        snapshots=snapshots,
-        starts=plan.source.starts(algorithm, plan.actors),
-        report_every=settings.report_every,
-        pure_env=None if pure is None else (BatchedJax(pure, plan.envs), actor_key(settings.seed, 0)),
-    )
-    if isinstance(algorithm.experience, Replay):
-        check_memory(parts, available_memory())
-    if weights is not None:
-        fresh = named_leaves(parts.initial_state())
-        kept = {n: a for n, a in weights.items() if n.startswith(("params/", "obs/", "extra/"))}
-        strange = [n for n, a in kept.items() if n not in fresh or fresh[n].shape != a.shape]
-        if strange or not kept:
-            raise BadInput(
-                f"--from: its weights do not fit this run's net or spaces ({', '.join(strange[:2]) or 'none'})"
-            )
-        parts = Parts(**{**{f: getattr(parts, f) for f in parts.__dataclass_fields__}, "state": {**fresh, **kept}})
-    return parts
-
-
-def under(arrays: Mapping[str, np.ndarray], prefix: str) -> dict[str, np.ndarray]:
-    return {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}
-
-
-def check_same_spaces(plan: Plan, meta: Mapping[str, Any]) -> None:
-    """A checkpoint of another environment's spaces cannot go on here."""
-    now = msgspec.to_builtins(plan.spec)
-    before = meta.get("spec", {})
-    for what in ("obs", "action"):
-        if msgspec.json.encode(now[what]) != msgspec.json.encode(before.get(what)):
-            raise BadInput(
-                f"{plan.source.name}: its {what} space changed since the run: {before.get(what)} then, {now[what]} now"
-            )
 
 
 class Training:
@@ -354,46 +264,3 @@ class Training:
         }
         if self._checkpoints.save(outcome.env_steps, arrays, meta, outcome.return_mean) is not None:
             self._saved_version = outcome.version
-
-
-def evaluate(
-    plan: Plan,
-    algorithm: Algorithm,
-    actor: Any,
-    episodes: int,
-    *,
-    sample: bool,
-    seed: int,
-    on_episode: Callable[[float], None],
-) -> Played:
-    """Episodes in Gymnasium's own environment."""
-    settle_process()
-    try:
-        return play(algorithm, actor, plan.source.single, episodes, sample=sample, seed=seed, on_episode=on_episode)
-    except ShoalError:
-        raise
-    except Exception as error:
-        reason = " ".join(str(error).split())
-        raise EnvFault(
-            f"environment {plan.source.name!r} failed in evaluation: {type(error).__name__}: {reason}"
-        ) from error
-
-
-def state_of(algorithm: Algorithm, arrays: Mapping[str, np.ndarray]) -> LearnerState:
-    """A saved learner state, its leaves in the order that the algorithm gives them."""
-    settle_process()
-    shape = jax.eval_shape(lambda: algorithm.init(jax.random.key(0)))
-    zeros = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), shape)
-    state: LearnerState = restore_leaves(zeros, arrays)
-    return state
-
-
-def actor_of(algorithm: Algorithm, arrays: Mapping[str, np.ndarray]) -> Any:
-    """The acting part of a saved learner state."""
-    return algorithm.actor_state(state_of(algorithm, arrays))
-
-
-def write_policy(path: Path, plan: Plan, state: Any, algorithm: Algorithm) -> None:
-    """What acting needs, with what it takes to rebuild it."""
-    arrays = named_leaves(algorithm.actor_state(state))
-    save_policy(path, arrays, {"config": plan.as_dict(), "params_sha256": params_hash(state.params)})

@@ -1,0 +1,85 @@
+"""From a plan to what a topology wires together: the algorithm, the environments, and where to go on from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+
+import numpy as np
+
+from shoal.core.algorithm import Algorithm, Replay, Task
+from shoal.core.device import available_memory
+from shoal.core.errors import BadInput
+from shoal.core.program import Context, Fault
+from shoal.envs.autoreset import Rows
+from shoal.envs.jax_envs import BatchedJax, actor_key
+from shoal.envs.source import Source
+from shoal.experiment import Plan
+from shoal.launch.saved import under
+from shoal.roles.parts import EnvRows, Parts, named_leaves
+from shoal.roles.replaying import check_memory
+from shoal.run.checkpoints import Loaded
+from shoal.topologies.topology import unrolls_of
+
+
+def make_algorithm(plan: Plan) -> Algorithm:
+    net = plan.net_class(plan.net, plan.spec)
+    # Of the topology as it is set, not of its class: what it needs may depend on its settings.
+    topology = plan.topology_class(plan.topology)
+    envs = plan.envs * unrolls_of(topology, plan.actors, plan.settings.learners)
+    workers = plan.actors if getattr(topology, "each_learns", False) else 1
+    task = Task(spec=plan.spec, envs=envs, fresh=plan.source.fresh, apart=topology.apart, workers=workers)
+    algorithm: Algorithm = plan.algo_class(plan.algo, task, net)
+    return algorithm
+
+
+def make_rows(source: Source, envs: int, seed: int, actor: int, context: Context) -> EnvRows:
+    """An actor's environments. In every process this is the first thing that a role builds."""
+
+    def on_fault(kind: str, detail: str) -> None:
+        context.fault(Fault(role=context.name, kind=kind, detail=detail))
+
+    return Rows(source.batch(envs, seed, actor), on_fault)
+
+
+def make_parts(plan: Plan, loaded: Loaded | None, weights: Mapping[str, np.ndarray] | None) -> Parts:
+    """`loaded` is a checkpoint to go on from; `weights` are the params and statistics of another run to begin with."""
+    settings, algorithm = plan.settings, make_algorithm(plan)
+    steps = algorithm.experience.length * algorithm.task.envs * settings.learners
+    assert settings.steps is not None
+    state: Mapping[str, np.ndarray] = {}
+    snapshots: dict[str, dict[str, np.ndarray]] = {}
+    if loaded is not None:
+        state = under(loaded.arrays, "state/")
+        for name, array in under(loaded.arrays, "part/").items():
+            part, _, leaf = name.partition("/")
+            snapshots.setdefault(part, {})[leaf] = array
+    pure = plan.source.jax_env() if plan.settings.runtime == "fused" else None
+    parts = Parts(
+        algorithm=algorithm,
+        make_rows=partial(make_rows, plan.source, plan.envs, settings.seed),
+        actors=plan.actors,
+        envs=plan.envs,
+        learners=settings.learners,
+        unrolls=algorithm.task.envs // plan.envs,
+        seed=settings.seed,
+        updates=-(-settings.steps // steps),
+        start=int(loaded.meta["version"]) if loaded else 0,
+        state=state,
+        snapshots=snapshots,
+        starts=plan.source.starts(algorithm, plan.actors),
+        report_every=settings.report_every,
+        pure_env=None if pure is None else (BatchedJax(pure, plan.envs), actor_key(settings.seed, 0)),
+    )
+    if isinstance(algorithm.experience, Replay):
+        check_memory(parts, available_memory())
+    if weights is not None:
+        fresh = named_leaves(parts.initial_state())
+        kept = {n: a for n, a in weights.items() if n.startswith(("params/", "obs/", "extra/"))}
+        strange = [n for n, a in kept.items() if n not in fresh or fresh[n].shape != a.shape]
+        if strange or not kept:
+            raise BadInput(
+                f"--from: its weights do not fit this run's net or spaces ({', '.join(strange[:2]) or 'none'})"
+            )
+        parts = Parts(**{**{f: getattr(parts, f) for f in parts.__dataclass_fields__}, "state": {**fresh, **kept}})
+    return parts
