@@ -14,95 +14,13 @@ from dqn import dqn_solve, dqn_speed, replay_draw
 from dyna import dyna_cartpole
 from hpc import mpi_queue, offload
 from inference import inference
+from lunar import LUNAR, lunar_limit, lunar_long, lunar_solve, lunar_speed
 from pong import pong_learns, pong_speed
 from shared_params import a3c_solve, shared_params
-from shoal_runs import PYTHON, SHOAL, evaluate, solved_after, train
+from shoal_runs import PYTHON, SHOAL, train
 from targets import Result, Target
 from targets import median as _median
 from targets import ratio as _ratio
-
-LUNAR = "LunarLander-v3"
-
-
-def lunar_solve(quick: bool) -> Result:
-    """LunarLander-v3, PPO: seconds from the command's start to a mean of 200 over 100 episodes, set-up included."""
-    goal = ("--until-return", "200")
-    train(LUNAR, "--steps", "20000", "--eval-episodes", "1")  # fills the cache of compiled code, not counted
-    seeds = range(2 if quick else 5)
-    shoal = [train(LUNAR, *goal, "--seed", str(seed)) for seed in seeds]
-    for row in shoal:
-        row["solved_after_s"] = solved_after(row)
-        row["case"] = f"warm cache, seed {row.get('seed')}"
-    with tempfile.TemporaryDirectory() as empty:
-        cold = train(LUNAR, *goal, "--seed", "0", cache=Path(empty))
-    cold |= {"solved_after_s": solved_after(cold), "case": "cold cache, seed 0"}
-    limit = 60 if quick else 240
-    peers = {}
-    ways = {
-        "shoal": "settings near Shoal's",
-        "zoo": "the RL Zoo's hyperparameters for this environment",
-    }
-    for way, how in ways.items():
-        peer = rooms.run_peer("sample_factory", seconds=limit, until_return=200, words=("--hyper", way))
-        solved = peer.get("solved_at_s")
-        # A peer that was not there at the limit would have needed longer: the ratio is then a lower bound.
-        peer["waited"] = limit if solved is None and "error" not in peer else solved
-        case = f"seed 0, {how}" + ("" if solved else f", not solved after {limit} s")
-        peers[how] = peer | {"solved_after_s": solved, "case": case}
-    median = _median([row["solved_after_s"] for row in shoal], len(seeds))
-    scores = [row["eval_mean"] for row in shoal if row.get("eval_mean") is not None]
-    targets = [
-        Target("Shoal, median seconds, warm cache", median, "<= 12"),
-        *(
-            Target(f"times quicker than Sample Factory, {how}", _ratio(p["waited"], median), ">= 18")
-            for how, p in peers.items()
-        ),
-        Target("share of seeds solved", sum(row["solved_after_s"] is not None for row in shoal) / len(shoal), ">= 1"),
-        Target("share of seeds >= 200 in 100 greedy episodes", sum(s >= 200 for s in scores) / len(shoal), ">= 0.8"),
-    ]
-    return Result([*shoal, cold, *peers.values()], targets)
-
-
-def lunar_speed(quick: bool) -> Result:
-    """LunarLander-v3, PPO: environment steps a second while training. Shoal runs before, between and after its peers, so that
-    a machine that is slower for a while slows both; the median of its runs counts."""
-    seconds = 15 if quick else 45
-    words = (LUNAR, "--steps", str(600_000 if quick else 1_500_000), "--eval-episodes", "1")
-    rows, shoal = [], [train(*words)]
-    for name in rooms.PEERS:
-        rows.append(rooms.run_peer(name, seconds=seconds))
-        shoal.append(train(*words))
-    for number, row in enumerate(shoal):
-        row["case"] = f"run {number + 1} of {len(shoal)}"
-    sb3 = next(row for row in rows if row["who"] == rooms.PEERS["sb3"].title)
-    times = _ratio(_median([row.get("steps_per_s") for row in shoal], len(shoal)), sb3.get("steps_per_s"))
-    return Result([*rows, *shoal], [Target("times SB3's steps/s, median", times, ">= 20")])
-
-
-def lunar_limit(quick: bool) -> Result:
-    """LunarLander-v3, PPO: the CPU time of a step by what it is spent on, and how near Shoal is to using both cores fully."""
-    runs = []
-    for _ in range(1 if quick else 3):
-        script = str(rooms.HERE / "cpu_shares.py")
-        runs.append(rooms.run_json([PYTHON, script, "--updates", str(60 if quick else 300)], timeout=300))
-    run = sorted(runs, key=lambda one: float(one["steps_per_s"]))[len(runs) // 2]
-    rows = [{"who": "Shoal", "case": what, "us_per_step": us} for what, us in run["shares"].items()]
-    rows.append({"who": "Shoal", "case": "all", "us_per_step": sum(run["shares"].values())})
-    rows.append({"who": "Shoal", "case": "if no core ever waited", "steps_per_s": run["limit"]})
-    rows.append({"who": "Shoal", "case": "measured", "steps_per_s": run["steps_per_s"]})
-    return Result(rows, [Target("share of what the cores could do", run["steps_per_s"] / run["limit"], ">= 0.8")])
-
-
-def lunar_long(quick: bool) -> Result:
-    """LunarLander-v3 after 1.5 million steps: greedy episodes in Gymnasium's own environment."""
-    row = train(LUNAR, "--steps", str(300_000 if quick else 1_500_000), "--eval-episodes", "1", timeout=900, keep=True)
-    if "error" not in row:
-        judged = evaluate(str(row["run"]), 20 if quick else 500)
-        row |= {key: value for key, value in judged.items() if key.startswith(("eval_", "error"))}
-    return Result(
-        [row],
-        [Target("mean return", row.get("eval_mean"), ">= 257"), Target("its sd", row.get("eval_sd"), "<= 40")],
-    )
 
 
 def cartpole_fused(quick: bool) -> Result:

@@ -28,13 +28,18 @@ class Peer:
     over: tuple[str, ...] = ()
 
 
+# EnvPool without the 600 MB of meshes that its MuJoCo environments need, for peers that can be given its LunarLander.
+ENVPOOL = ("dm-env", "optree", "pillow", "packaging", "matplotlib", "glfw", "types-protobuf")
+ENVPOOL_ALONE = ("envpool==1.2.5", "envpool-assets==0.3.0")
+
 # The CPU build of torch comes from wherever pip is configured to find it. Box2D's wheel is named by itself, because the
 # extra of older Gymnasiums asks for a package that has to be compiled.
 PEERS = {
     "sb3": Peer(
         title="Stable-Baselines3",
         script="sb3_ppo.py",
-        needs=("torch==2.13.0", "stable-baselines3==2.9.*", "gymnasium==1.4.*", "Box2D==2.3.10", "pygame-ce"),
+        needs=("torch==2.13.0", "stable-baselines3==2.9.*", "gymnasium==1.4.*", "Box2D==2.3.10", "pygame-ce", *ENVPOOL),
+        over=ENVPOOL_ALONE,
     ),
     "sbx": Peer(
         title="SBX",
@@ -49,8 +54,19 @@ PEERS = {
     "sample_factory": Peer(
         title="Sample Factory",
         script="sample_factory_appo.py",
-        needs=("torch==2.13.0", "sample-factory==2.1.1", "Box2D==2.3.10", "pygame-ce", "ale-py==0.11.*"),
-        over=("gymnasium==1.2.2",),  # it asks for 0.29, which has no LunarLander-v3; it runs on this one
+        needs=("torch==2.13.0", "sample-factory==2.1.1", "Box2D==2.3.10", "pygame-ce", "ale-py==0.11.*", *ENVPOOL),
+        # It asks for Gymnasium 0.29, which has no LunarLander-v3; it runs on this one.
+        over=("gymnasium==1.2.2", *ENVPOOL_ALONE),
+    ),
+    "cleanrl": Peer(
+        title="CleanRL's ppo.py",
+        script="cleanrl_ppo.py",
+        needs=("torch==2.13.0", "gymnasium==1.4.*", "Box2D==2.3.10", "pygame-ce"),
+    ),
+    "rlox": Peer(
+        title="rlox",
+        script="rlox_ppo.py",
+        needs=("torch==2.13.0", "rlox==1.2.0", "gymnasium==1.4.*", "Box2D==2.3.10", "pygame-ce"),
     ),
 }
 

@@ -18,6 +18,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from idle import OtherWork, wait_until_idle
 from measurements import MEASUREMENTS
 from rooms import HERE
 from shoal_runs import SHOAL, TMP
@@ -48,6 +49,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", help=f"some of: {', '.join(MEASUREMENTS)}")
     parser.add_argument("--quick", action="store_true", help="shorter runs, fewer seeds: to see that it works")
+    parser.add_argument(
+        "--busy", action="store_true", help="do not wait for an idle machine (figures are then worth little)"
+    )
     args = parser.parse_args()
     names = chosen(args.only)
     if not Path(SHOAL).exists():
@@ -58,8 +62,11 @@ def main() -> None:
     results: dict[str, Any] = json.loads(latest.read_text()) if latest.exists() else {}
     for name in names:
         print(f"measuring {name} ...", file=sys.stderr, flush=True)
-        at, where = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"), machine()
+        if not args.busy:
+            wait_until_idle()
+        at, where, others = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"), machine(), OtherWork()
         rows, targets = MEASUREMENTS[name](args.quick)
+        where["others"] = others.share()
         results[name] = {
             "what": " ".join((MEASUREMENTS[name].__doc__ or "").split()),
             "at": at,

@@ -8,6 +8,8 @@ COLUMNS = {
     "who": "system",
     "version": "version",
     "case": "case",
+    "minibatch": "minibatch",
+    "steps_per_gradient": "env steps a gradient",
     "us_per_step": "us of CPU a step",
     "us_per_minibatch": "us a minibatch",
     "gradients_per_s": "gradients/s",
@@ -31,6 +33,7 @@ COLUMNS = {
     "env_steps": "steps",
     "real_episodes": "real episodes",
     "return_mean": "training return",
+    "eval_sampled_mean": "sampled return",
     "eval_mean": "greedy return",
     "eval_sd": "its sd",
     "eval_episodes": "episodes",
@@ -43,6 +46,11 @@ def _cell(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.2f}" if abs(value) < 100 else f"{value:.1f}"
     return f"{value:,}" if isinstance(value, int) else str(value).replace("|", "/")
+
+
+def _others(machine: dict[str, Any]) -> str:
+    share = machine.get("others")
+    return "" if share is None else f", other work took {100 * share:.1f} % of the machine meanwhile"
 
 
 def _rows(rows: list[dict[str, Any]]) -> list[str]:
@@ -60,7 +68,9 @@ def markdown(results: dict[str, Any]) -> str:
     for name, entry in results.items():
         machine = entry["machine"]
         lines += [f"## {name}", "", entry["what"], ""]
-        lines += [f"{entry['at']}, {machine['cpu']}, {machine['cores']} cores, load before: {machine['load']:.2f}."]
+        lines += [
+            f"{entry['at']}, {machine['cpu']}, {machine['cores']} cores, load before: {machine['load']:.2f}{_others(machine)}."
+        ]
         if entry["quick"]:
             lines += ["A quick look: shorter runs and fewer seeds than the full measurement."]
         lines += ["", *_rows(entry["rows"]), "", "| promised | measured | rule | holds |", "| --- | --- | --- | --- |"]

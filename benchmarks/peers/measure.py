@@ -46,8 +46,15 @@ class Measure:
             return self.solved_at_s is not None or now - self.started >= self.seconds
         return len(self.points) > 1 and now - self.points[0][0] >= self.seconds
 
-    def report(self, package: str, settings: dict[str, Any]) -> None:
-        """Print the result as the last line of standard output."""
+    def report(
+        self,
+        package: str,
+        settings: dict[str, Any],
+        minibatch: int,
+        steps_per_gradient: float,
+        found: str | None = None,
+    ) -> None:
+        """Print the result as the last line of standard output. `found` is the version, where `package` is none."""
         if len(self.points) < 2:
             sys.exit(f"{package} ended after {len(self.points)} iterations: at least 2 are needed to tell a speed")
         (t0, n0), (t1, n1) = self.points[0], self.points[-1]
@@ -55,10 +62,12 @@ class Measure:
             json.dumps(
                 {
                     "peer": package,
-                    "version": version(package),
+                    "version": found or version(package),
                     "env": self.env,
                     "env_steps": n1,
                     "measured_s": t1 - t0,
+                    "minibatch": minibatch,
+                    "steps_per_gradient": steps_per_gradient,
                     "steps_per_s": (n1 - n0) / (t1 - t0),
                     "return_mean": self.return_mean,
                     "solved_at_s": self.solved_at_s,
@@ -76,8 +85,14 @@ def arguments(doc: str | None) -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument(
         "--hyper",
-        default="shoal",
-        choices=("shoal", "zoo", "own"),
+        default="zoo",
+        choices=("zoo", "shoal", "near", "own"),
         help="whose hyperparameters, where there is a choice",
+    )
+    parser.add_argument(
+        "--physics",
+        default="gymnasium",
+        choices=("gymnasium", "envpool"),
+        help="who steps LunarLander, where there is a choice",
     )
     return parser.parse_args()

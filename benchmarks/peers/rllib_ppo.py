@@ -36,6 +36,7 @@ if __name__ == "__main__":
         ended = result["env_runners"].get("num_episodes_lifetime") or 0
         returns = [float(mean)] * min(int(ended), 100) if mean is not None else []
         complete = measure.iteration(result["num_env_steps_sampled_lifetime"], returns)
-    measure.report("ray", {**SETTINGS, **RUNNERS})
+    size, epochs = int(SETTINGS["minibatch_size"]), int(SETTINGS["num_epochs"])
+    measure.report("ray", {**SETTINGS, **RUNNERS}, size, size / epochs)
     algorithm.stop()
     ray.shutdown()

@@ -1,14 +1,18 @@
-"""Sample Factory's APPO on Gymnasium's LunarLander: asynchronous, two rollout workers on two cores."""
+"""Sample Factory's APPO on LunarLander: asynchronous, two rollout workers on two cores."""
 
 from __future__ import annotations
 
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import gymnasium as gym
+import numpy as np
+import torch
 from measure import ENV, EPISODES, Measure, arguments
+from pools import pool
 from sample_factory.algo.runners.runner import AlgoObserver, Runner
 from sample_factory.algo.utils.misc import ExperimentStatus
 from sample_factory.cfg.arguments import parse_full_cfg, parse_sf_args
@@ -54,6 +58,17 @@ ZOO = {
     "reward_scale": 1.0,
     "nonlinearity": "tanh",
 }
+# Shoal's own batch to the last number: 64 environments of 64 steps, 16 minibatches of 256, four epochs, its learning rate.
+SAME = {
+    **SETTINGS,
+    "num_envs_per_worker": 32,
+    "batch_size": 256,
+    "num_batches_per_epoch": 16,
+    "max_policy_lag": 100_000,
+    "learning_rate": 2.5e-3,
+    "normalize_input": False,
+    "normalize_returns": False,
+}
 # What is left when Sample Factory keeps its own hyperparameters: how many workers two cores have, and no memory.
 PLAIN = {name: SETTINGS[name] for name in ("algo", "num_workers", "num_envs_per_worker", "use_rnn")}
 
@@ -75,6 +90,34 @@ def make_env(name: str, cfg: Any = None, env_config: Any = None, render_mode: st
     return gym.make(name, render_mode=render_mode)
 
 
+class PoolOfAgents(gym.Env[Any, Any]):
+    """EnvPool's environments as agents of one environment, which is how Sample Factory takes a vector of them.
+
+    It asks for a reset with the end of an episode, and EnvPool resets at the step after: that step's reward is 0 and its
+    action is ignored, so one row of each episode teaches nothing.
+    """
+
+    def __init__(self, size: int, seed: int) -> None:
+        self._pool = pool(size, seed)
+        self.num_agents, self.is_multiagent = size, True
+        self.observation_space, self.action_space = self._pool.observation_space, self._pool.action_space
+
+    def reset(self, **_: Any) -> tuple[Any, dict[str, Any]]:
+        return torch.from_numpy(self._pool.reset()[0]), {}
+
+    def step(self, action: Any) -> Any:
+        obs, reward, terminated, truncated, _ = self._pool.step(np.asarray(action).astype(np.int32))
+        rest = (torch.from_numpy(np.ascontiguousarray(x)) for x in (obs, reward, terminated, truncated))
+        return (*rest, {})
+
+
+def make_pool(
+    size: int, name: str, cfg: Any = None, env_config: Any = None, render_mode: str | None = None
+) -> gym.Env[Any, Any]:
+    worker = 0 if env_config is None else int(env_config.worker_index)
+    return PoolOfAgents(size, 1_000 * worker + int(cfg.seed or 0))
+
+
 def run(env: str, make: Callable[..., Any], settings: dict[str, Any], words: Sequence[str], args: Any) -> None:
     """Train for as long as the arguments say, and print what was measured."""
     measure = Measure(args.seconds, args.until_return, env)
@@ -89,13 +132,20 @@ def run(env: str, make: Callable[..., Any], settings: dict[str, Any], words: Seq
         runner.register_observer(Iterations(measure))
         if runner.init() != ExperimentStatus.SUCCESS or runner.run() != ExperimentStatus.SUCCESS:
             sys.exit("Sample Factory stopped with a failure: see its log above")
-    measure.report("sample-factory", settings)
+    cfg = runner.cfg
+    measure.report("sample-factory", settings, int(cfg.batch_size), cfg.batch_size / cfg.num_epochs)
 
 
 def main() -> None:
     args = arguments(__doc__)
-    settings = {"shoal": SETTINGS, "zoo": ZOO, "own": PLAIN}[args.hyper]
-    run(ENV, make_env, settings, ("--encoder_mlp_layers", "64", "64"), args)
+    settings = {"near": SETTINGS, "shoal": SAME, "zoo": ZOO, "own": PLAIN}[args.hyper]
+    make: Callable[..., Any] = make_env
+    if args.physics == "envpool":
+        # A pool is one batched environment of as many agents: a worker has one, and samples it without splitting.
+        size = int(settings["num_envs_per_worker"])
+        settings = {**settings, "num_envs_per_worker": 1, "worker_num_splits": 1, "batched_sampling": True}
+        make = partial(make_pool, size)
+    run(ENV, make, settings, ("--encoder_mlp_layers", "64", "64"), args)
 
 
 if __name__ == "__main__":

@@ -59,4 +59,4 @@ if __name__ == "__main__":
         **same,
     )
     model.learn(total_timesteps=BUDGET, callback=Rounds(measure, max(1, 400 // mine.envs)), log_interval=None)
-    measure.report("stable-baselines3", {"n_envs": mine.envs, "net": "64-64", **ZOO, **same})
+    measure.report("stable-baselines3", {"n_envs": mine.envs, "net": "64-64", **ZOO, **same}, 128, 4.0)

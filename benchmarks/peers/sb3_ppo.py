@@ -1,4 +1,4 @@
-"""Stable-Baselines3's PPO with the RL Zoo's settings for LunarLander."""
+"""Stable-Baselines3's PPO with the RL Zoo's settings for LunarLander, or with Shoal's; on Gymnasium's physics or EnvPool's."""
 
 from __future__ import annotations
 
@@ -10,4 +10,5 @@ if __name__ == "__main__":
     measure = Measure(args.seconds, args.until_return)
     from stable_baselines3 import PPO
 
-    measure.report("stable-baselines3", ppo_on_lunar_lander(PPO, measure, args.seed))
+    settings = ppo_on_lunar_lander(PPO, measure, args)
+    measure.report("stable-baselines3", settings, settings["batch_size"], settings["batch_size"] / settings["n_epochs"])

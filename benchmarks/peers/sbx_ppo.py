@@ -10,4 +10,5 @@ if __name__ == "__main__":
     measure = Measure(args.seconds, args.until_return)
     from sbx import PPO
 
-    measure.report("sbx-rl", ppo_on_lunar_lander(PPO, measure, args.seed))
+    settings = ppo_on_lunar_lander(PPO, measure, args)
+    measure.report("sbx-rl", settings, settings["batch_size"], settings["batch_size"] / settings["n_epochs"])

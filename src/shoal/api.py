@@ -285,6 +285,8 @@ def _weights_of(path: str | Path) -> Loaded:
 def _summary(plan: Plan, folder: RunFolder, outcome: Outcome, began: float) -> dict[str, Any]:
     settings = plan.settings
     lags = outcome.lags
+    # The step after an episode's end only resets: nothing is learnt from it.
+    learnt = outcome.env_steps - (0 if plan.source.fresh else outcome.episodes)
     return {
         "env": plan.source.name,
         "algo": settings.algo,
@@ -299,7 +301,8 @@ def _summary(plan: Plan, folder: RunFolder, outcome: Outcome, began: float) -> d
         "episodes": outcome.episodes,
         "setup_s": None if outcome.began_at is None else outcome.began_at - began,
         "wall_s": outcome.wall_s,
-        "steps_per_s": outcome.env_steps / outcome.wall_s if outcome.wall_s else None,
+        "learnt_steps": learnt,
+        "steps_per_s": learnt / outcome.wall_s if outcome.wall_s else None,
         "return_mean": outcome.return_mean,
         "solved_at_s": outcome.solved_at_s,
         "lag_mean": float(np.mean([mean for mean, _ in lags])) if lags else None,
