@@ -209,7 +209,8 @@ def resolve(env: Any, loose: Mapping[str, Any]) -> Plan:
     actors = (
         settings.actors
         or _usual_actors(runtime_class, runtime, settings.learners)
-        or table.get("actors", max(cores(), settings.learners))
+        or table.get("actors")
+        or even_actors(cores(), settings.learners, table["total_envs"])
     )
     settings = dataclasses.replace(
         settings,
@@ -244,6 +245,12 @@ def _usual_actors(runtime_class: Any, runtime: Any, learners: int) -> int | None
         return 1
     count: Callable[[Any, int], int] | None = getattr(runtime_class, "actors", None)
     return None if count is None else count(runtime, learners)
+
+
+def even_actors(cores: int, learners: int, envs: int) -> int:
+    """One actor a core, or the nearest lower number that shares `envs` environments and `learners` out evenly."""
+    fitting = [n for n in range(learners, cores + 1) if envs % n == 0 and n % learners == 0]
+    return max(fitting, default=max(learners, min(cores, envs)))
 
 
 def cores() -> int:

@@ -19,8 +19,9 @@ from shoal.core.config import build
 from shoal.core.errors import BadInput
 from shoal.core.keys import key_data
 from shoal.core.spec import ActionSpec, Categorical, EnvSpec, ObsSpec
-from shoal.core.trajectory import Trajectory
+from shoal.core.trajectory import EARNED, Trajectory
 from shoal.nets.actor_critic import ActorCritic, NetConfig
+from shoal.nets.q_network import QNetConfig, QNetwork
 from shoal.roles.compiled import compiled
 
 T, B = 8, 4
@@ -55,12 +56,70 @@ def learn(algorithm: PPO, updates: int = 1, progress: float = 0.0) -> tuple[Any,
 
 
 @pytest.mark.parametrize(
-    ("samples", "at_most", "parts"),
-    [(64, 0, 1), (64, 64, 1), (64, 100, 1), (64, 32, 2), (64, 31, 4), (60, 16, 4), (60, 7, 10), (7, 2, 7), (64, 1, 64)],
+    ("samples", "size", "parts"),
+    [(64, 0, 1), (64, 64, 1), (64, 100, 1), (64, 32, 2), (64, 31, 4), (60, 16, 4), (60, 7, 10), (64, 1, 64), (7, 1, 7)],
 )
-def test_a_batch_is_cut_evenly(samples: int, at_most: int, parts: int) -> None:
-    assert even_split(samples, at_most) == parts
-    assert samples % parts == 0 and (at_most == 0 or samples // parts <= max(at_most, 1))
+def test_a_batch_is_cut_evenly(samples: int, size: int, parts: int) -> None:
+    assert even_split(samples, size) == parts
+    assert samples % parts == 0 and (size == 0 or samples // parts <= size)
+
+
+@pytest.mark.parametrize(("samples", "size", "parts"), [(127, 64, 1), (254, 64, 2), (7 * 128 + 1, 256, 3), (13, 4, 1)])
+def test_a_batch_that_hardly_divides_has_no_minibatches_of_one(samples: int, size: int, parts: int) -> None:
+    assert even_split(samples, size) == parts
+    assert samples % parts == 0 and samples // parts >= size / 2
+
+
+@pytest.mark.parametrize("name", ["ppo", "dqn"])
+def test_where_columns_mix_returns_stay_with_their_environments(name: str) -> None:
+    """Two environments, one unroll a batch, in the order a, a, b, a, b: as if each had a column of its own."""
+    gamma, scale, length = 0.9, 2.0, 3
+    rng = np.random.default_rng(0)
+    settings = {"gamma": gamma, "reward_scale": scale, "normalise_reward": True, "unroll": length}
+    cls = ALGOS[name]
+    net = {"ppo": ActorCritic(NetConfig(hidden=(4,)), SPEC), "dqn": QNetwork(QNetConfig(hidden=(4,)), SPEC)}[name]
+    algorithm = cls(build(cls.Config, settings), Task(spec=SPEC, envs=1, mixed=True), net)
+    state = algorithm.init(jax.random.key(0))
+    assert state.reward is not None
+    running, earned, every = {"a": 0.0, "b": 0.0}, {"a": np.zeros(1, np.float32), "b": np.zeros(1, np.float32)}, []
+    for env in "aabab":
+        reward = rng.normal(size=(length, 1)).astype(np.float32) * (100 if env == "b" else 1)
+        boundary = rng.random((length, 1)) < 0.3
+        valid = np.ones((length, 1), bool)
+        for r, ended in zip(reward[:, 0], boundary[:, 0], strict=True):
+            running[env] = gamma * running[env] + scale * r
+            every.append(running[env])
+            running[env] = 0.0 if ended else running[env]
+        tr = Trajectory(
+            obs=np.zeros((length + 1, 1, 3), np.float32),
+            action=np.zeros((length, 1), np.int32),
+            reward=reward,
+            discount=np.ones((length, 1), np.float32),
+            boundary=boundary,
+            valid=valid,
+            first=np.zeros((length + 1, 1), bool),
+            extras={},
+            carry={EARNED: earned[env]},
+            version=np.zeros((length, 1), np.int32),
+        )
+        state, _ = algorithm.prepare(state, algorithm.actor_state(state), tr, jax.random.key(0))
+        earned[env] = np.asarray(algorithm.earned(earned[env], reward, boundary, valid))
+        np.testing.assert_allclose(earned[env], running[env], rtol=1e-5)
+    np.testing.assert_allclose(state.reward.moments.mean, np.mean(every), rtol=1e-4)
+    np.testing.assert_allclose(state.reward.moments.m2, np.var(every) * len(every), rtol=1e-4)
+
+
+def test_normalised_rewards_are_cut_at_ten() -> None:
+    """One reward of a million among small ones: its advantage is that of 10, not of its own size."""
+    algorithm = ppo(normalise_reward=True, normalise_advantage=False, lam=0.0)
+    state = jax.jit(algorithm.init)(jax.random.key(0))
+    small = trajectory()
+    for _ in range(300):
+        state, _ = algorithm.prepare(state, algorithm.actor_state(state), small, jax.random.key(0))
+    huge = small._replace(reward=np.where(np.arange(T * B).reshape(T, B) == 5, np.float32(1e6), small.reward))
+    _, batch = algorithm.prepare(state, algorithm.actor_state(state), huge, jax.random.key(0))
+    target = np.asarray(batch.rows.target)  # episodes of one step: the target is the reward
+    assert target.max() == pytest.approx(10.0) and np.median(target) < 5
 
 
 def test_recurrent_minibatches_are_whole_columns() -> None:

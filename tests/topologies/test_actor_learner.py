@@ -95,6 +95,15 @@ def test_in_lockstep_it_is_sequential(runtime: str, algo: Any, actors: int) -> N
     assert [r.env_steps for r in apart_] == [r.env_steps for r in together]
 
 
+@pytest.mark.parametrize("runtime", ["inline", "threads"])
+def test_actors_send_what_their_episodes_have_earned(runtime: str) -> None:
+    """CartPole pays 1 a step, and no episode ends within the two unrolls that are learnt from each actor."""
+    algo = {**A2C, **NORMALISED, "unroll": 4, "gamma": 0.5, "reward_scale": 1.0}
+    last = after(6, apart(batch_unrolls=1), runtime, algo=algo, actors=3)[-1]
+    moments = last.state.reward.moments
+    assert moments.count > 0 and moments.mean > 1.6, "returns that began with 0 in every unroll have a mean of 1.53"
+
+
 def test_several_learners_hold_the_same_bits() -> None:
     """Whoever reports has met the others after the update: all are at the same version then."""
     with running(apart(), algo={**PPO, **NORMALISED, "target_kl": 0.001}, actors=4, learners=2) as session:

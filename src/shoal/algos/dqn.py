@@ -30,7 +30,7 @@ from shoal.core.algorithm import (
 )
 from shoal.core.config import Fraction, NonNegative, NonNegativeFloat, Positive, PositiveFloat, replace
 from shoal.core.errors import BadInput
-from shoal.core.trajectory import Array, Trajectory, Transitions
+from shoal.core.trajectory import EARNED, Array, Trajectory, Transitions
 from shoal.nets.q_network import count_actions
 from shoal.ops import losses, q_learning, schedules, statistics
 
@@ -214,6 +214,10 @@ class DQN:
         """Observations as the net sees them."""
         return obs if mean is None else jnp.clip((obs - mean) * scale, -10.0, 10.0)
 
+    def earned(self, before: Array, reward: Array, boundary: Array, valid: Array) -> Array:
+        scaled = reward * self.config.reward_scale
+        return statistics.discounted_returns(before, scaled, boundary, valid, self.config.gamma)[0]
+
     def prepare(
         self, state: LearnerState, acted: ActorState | None, trajectory: Trajectory, key: Array
     ) -> tuple[LearnerState, Kept]:
@@ -223,7 +227,8 @@ class DQN:
             state = state._replace(obs=statistics.update_moments(state.obs, tr.obs[:-1], tr.valid))
         reward = tr.reward * config.reward_scale
         if state.reward is not None:
-            scale = statistics.update_reward_scale(state.reward, reward, tr.boundary, tr.valid, config.gamma)
+            before = state.reward._replace(returns=tr.carry[EARNED]) if self.task.mixed else state.reward
+            scale = statistics.update_reward_scale(before, reward, tr.boundary, tr.valid, config.gamma)
             state = state._replace(reward=scale)
         total, discount, length = q_learning.n_step_rows(
             reward, tr.discount, tr.boundary, tr.valid, config.gamma, config.n_step

@@ -157,6 +157,9 @@ class DynaQ:
     ) -> tuple[Array, dict[str, Array], dict[str, Array]]:
         return self.dqn.act(actor, obs, carry, first, key, explore)
 
+    def earned(self, before: Array, reward: Array, boundary: Array, valid: Array) -> Array:
+        return self.dqn.earned(before, reward, boundary, valid)
+
     def gradients(self, state: LearnerState, minibatch: Drawn, key: Array) -> tuple[Params, Feedback]:
         return self.dqn.gradients(state, minibatch, key)
 

@@ -24,7 +24,7 @@ from shoal.core.algorithm import (
 )
 from shoal.core.config import Fraction, NonNegative, NonNegativeFloat, Positive, PositiveFloat
 from shoal.core.errors import BadInput
-from shoal.core.trajectory import Array, Trajectory
+from shoal.core.trajectory import EARNED, Array, Trajectory
 from shoal.nets.actor_critic import Net
 from shoal.ops import distributions, losses, returns, schedules, statistics
 from shoal.ops.vtrace import vtrace
@@ -45,7 +45,7 @@ class OnPolicyConfig:
     unroll: Positive = 64
     """steps that each environment makes between two updates"""
     batch_size: NonNegative = 0
-    """samples a gradient, at most: the batch is cut into even minibatches no larger than this; 0 is the whole batch"""
+    """samples a gradient: the batch is cut into minibatches of this size or the nearest that divides it; 0 is all of it"""
     entropy: NonNegativeFloat = 0.0
     """weight of the entropy bonus"""
     final_entropy: Fraction = 1.0
@@ -59,7 +59,7 @@ class OnPolicyConfig:
     normalise_obs: bool = False
     """standardise observations by running statistics, which travel with the weights"""
     normalise_reward: bool = False
-    """divide rewards by the running deviation of discounted returns"""
+    """divide rewards by the running deviation of discounted returns, and cut what exceeds 10"""
     reward_scale: PositiveFloat = 1.0
     """rewards are multiplied by this first"""
     returns: Literal["auto", "gae", "vtrace"] = "auto"
@@ -68,6 +68,9 @@ class OnPolicyConfig:
     """V-trace: the most that a temporal difference and a policy gradient weigh"""
     c_clip: PositiveFloat = 1.0
     """V-trace: the most that a trace is carried on by"""
+
+
+REWARD_LIMIT = 10.0  # normalised rewards are cut to plus or minus this: one outlier must not move every value
 
 
 class Rows(NamedTuple):
@@ -91,11 +94,17 @@ class Batch(NamedTuple):
 C = TypeVar("C", bound=OnPolicyConfig)
 
 
-def even_split(samples: int, at_most: int) -> int:
-    """The smallest number of equal parts of `samples` that are no larger than `at_most` (0: one part)."""
-    if at_most == 0 or at_most >= samples:
+def even_split(samples: int, size: int) -> int:
+    """The number of equal parts of `samples` that are nearest to `size` each (0: one part).
+
+    The largest part that is no larger than `size`, unless it is smaller than half of it, as where `samples` is a prime: then the
+    smallest that is larger.
+    """
+    if size == 0 or size >= samples:
         return 1
-    return next(n for n in range(-(-samples // at_most), samples + 1) if samples % n == 0)
+    sizes = [n for n in range(1, samples + 1) if samples % n == 0]
+    below = max(n for n in sizes if n <= size)
+    return samples // (below if 2 * below >= size else min(n for n in sizes if n > size))
 
 
 @dataclass(frozen=True)
@@ -209,6 +218,10 @@ class OnPolicy(abc.ABC, Generic[C]):
             return obs
         return jnp.clip((obs - actor.obs_mean) * actor.obs_scale, -10.0, 10.0)
 
+    def earned(self, before: Array, reward: Array, boundary: Array, valid: Array) -> Array:
+        scaled = reward * self.config.reward_scale
+        return statistics.discounted_returns(before, scaled, boundary, valid, self.config.gamma)[0]
+
     def prepare(
         self, state: LearnerState, acted: ActorState | None, trajectory: Trajectory, key: Array
     ) -> tuple[LearnerState, Batch]:
@@ -217,23 +230,25 @@ class OnPolicy(abc.ABC, Generic[C]):
         Statistics are updated first, so that the values and the coming gradients see the same observations.
         """
         tr, config = trajectory, self.config
+        memory = {name: array for name, array in tr.carry.items() if name != EARNED}
         if state.obs is not None:
             state = state._replace(obs=statistics.update_moments(state.obs, tr.obs[:-1], tr.valid))
         reward = tr.reward * config.reward_scale
         if state.reward is not None:
-            scale = statistics.update_reward_scale(state.reward, reward, tr.boundary, tr.valid, config.gamma)
+            before = state.reward._replace(returns=tr.carry[EARNED]) if self.task.mixed else state.reward
+            scale = statistics.update_reward_scale(before, reward, tr.boundary, tr.valid, config.gamma)
             state = state._replace(reward=scale)
-            reward = reward / (statistics.std(scale.moments) + 1e-8)
+            reward = jnp.clip(reward / (statistics.std(scale.moments) + 1e-8), -REWARD_LIMIT, REWARD_LIMIT)
         seen = self.seen(self.actor_state(state), tr.obs)
         if self.traces:  # what both heads share is computed once
-            newest, value = self.net.forward(state.params, seen, tr.carry, tr.first)  # [T+1, B]
+            newest, value = self.net.forward(state.params, seen, memory, tr.first)  # [T+1, B]
         else:
-            value = self.net.value(state.params, seen, tr.carry, tr.first)
+            value = self.net.value(state.params, seen, memory, tr.first)
         if acted is None:
             log_mu = tr.extras["log_prob"]
         else:
             acted_params = {**acted.params, "value": state.params["value"]}
-            policy, _ = self.net.forward(acted_params, self.seen(acted, tr.obs[:-1]), tr.carry, tr.first[:-1])
+            policy, _ = self.net.forward(acted_params, self.seen(acted, tr.obs[:-1]), memory, tr.first[:-1])
             log_mu = distributions.log_prob(self.task.spec.action, policy, tr.action)
         rewards = (reward, tr.discount, value, tr.boundary, tr.valid, config.gamma, self.lam)
         if self.traces:
@@ -247,7 +262,7 @@ class OnPolicy(abc.ABC, Generic[C]):
         if config.normalise_advantage:
             advantage = losses.standardise(advantage, tr.valid)
         rows = Rows(seen[:-1], tr.action, log_mu, value[:-1], advantage, target, tr.valid, tr.first[:-1])
-        return state, Batch(jax.lax.stop_gradient(rows), tr.carry)
+        return state, Batch(jax.lax.stop_gradient(rows), memory)
 
     def gradients(self, state: LearnerState, minibatch: Batch, key: Array) -> tuple[Params, Feedback]:
         grads, metrics = jax.grad(self.loss, has_aux=True)(state.params, state, minibatch)

@@ -24,7 +24,7 @@ class PPOConfig(OnPolicyConfig):
     """Proximal policy optimisation."""
 
     batch_size: NonNegative = 256
-    """samples a gradient, at most: the batch is cut into even minibatches no larger than this; 0 is the whole batch"""
+    """samples a gradient: the batch is cut into minibatches of this size or the nearest that divides it; 0 is all of it"""
     epochs: Positive = 4
     """passes over each batch"""
     clip: PositiveFloat = 0.2

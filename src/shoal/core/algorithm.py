@@ -113,6 +113,7 @@ class Task(NamedTuple):
     fresh: bool = False  # every unroll begins with a reset
     apart: bool = False  # the learner may not hold the weights that acted: `act` sends log-probabilities in its extras
     workers: int = 1  # that learn on the same weights, each counting its own gradients alone
+    mixed: bool = False  # a column of one batch and of the next may be of two environments
 
 
 class Optimiser(Protocol):
@@ -153,6 +154,9 @@ class Algorithm(Protocol):
         self, actor: ActorState, obs: Array, carry: dict[str, Array], first: Array, key: Array, explore: Array
     ) -> tuple[Array, dict[str, Array], dict[str, Array]]:
         """(action, extras, carry) for B environments. `explore` [B] scales the noise: 1 samples, 0 is greedy."""
+
+    def earned(self, before: Array, reward: Array, boundary: Array, valid: Array) -> Array:
+        """[B] the discounted return of each environment's running episode after an unroll [T, B]."""
 
     def prepare(
         self, state: LearnerState, acted: ActorState | None, trajectory: Trajectory, key: Array

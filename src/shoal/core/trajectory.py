@@ -13,6 +13,8 @@ from typing import Any, NamedTuple
 from shoal.core.record import Field, Record
 from shoal.core.spec import EnvSpec
 
+EARNED = "earned"  # in `carry`, where columns mix: each environment's discounted return before row 0
+
 Array = Any  # a NumPy or a JAX array: the same code runs on both
 
 
@@ -27,7 +29,7 @@ class Trajectory(NamedTuple):
     valid: Array  # [T, B]  False where nothing was chosen: the autoreset row, a dropped step
     first: Array  # [T+1, B]  an episode starts here: the carry is zeroed before this row
     extras: dict[str, Array]  # {name: [T, B, ...]} from act
-    carry: dict[str, Array]  # recurrent state before row 0, {} for feed-forward
+    carry: dict[str, Array]  # recurrent state before row 0, {} for feed-forward; `EARNED` where columns mix
     version: Array  # [T, B]  of the weights that acted
 
 

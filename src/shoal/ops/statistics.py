@@ -100,8 +100,16 @@ def update_reward_scale(scale: RewardScale, reward: Array, boundary: Array, vali
     Returns:
         After it.
     """
+    carried, returns = discounted_returns(scale.returns, reward, boundary, valid, gamma)
+    return RewardScale(update_moments(scale.moments, returns, valid), carried)
+
+
+def discounted_returns(
+    before: Array, reward: Array, boundary: Array, valid: Array, gamma: float
+) -> tuple[Array, Array]:
+    """(R [B] after the unroll, R_t [T, B]), from R [B] before it; the arguments of `update_reward_scale`."""
     assert reward.shape == boundary.shape == valid.shape, (reward.shape, boundary.shape, valid.shape)
-    assert scale.returns.shape == reward.shape[1:], (scale.returns.shape, reward.shape)
+    assert before.shape == reward.shape[1:], (before.shape, reward.shape)
     keeps = jnp.asarray(valid, bool) & ~jnp.asarray(boundary, bool)
 
     def forward(r_tm1: Array, row: tuple[Array, Array]) -> tuple[Array, Array]:
@@ -109,8 +117,8 @@ def update_reward_scale(scale: RewardScale, reward: Array, boundary: Array, vali
         r_t = gamma * r_tm1 + reward_t
         return jnp.where(keep, r_t, 0.0), r_t
 
-    carried, returns = jax.lax.scan(forward, scale.returns, (reward, keeps))
-    return RewardScale(update_moments(scale.moments, returns, valid), carried)
+    carried, returns = jax.lax.scan(forward, before, (reward, keeps))
+    return carried, returns
 
 
 def _variance(m: Moments) -> Array:

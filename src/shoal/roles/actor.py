@@ -13,7 +13,8 @@ import numpy as np
 from shoal.core.keys import ACTING, STARTS, key_data
 from shoal.core.ports import Board, Slot, Stream
 from shoal.core.program import Context, Ports, Steps
-from shoal.roles.compiled import compiled, compiled_starts
+from shoal.core.trajectory import EARNED
+from shoal.roles.compiled import compiled, compiled_earned, compiled_starts
 from shoal.roles.parts import Parts, named_leaves, restore_leaves
 
 
@@ -25,6 +26,7 @@ class Collector:
         self._rows = parts.make_rows(index, context)
         self._act = compiled(parts.algorithm).act
         self._carry = {n: np.array(a) for n, a in parts.algorithm.initial_carry(parts.envs).items()}
+        self._earned = np.zeros(parts.envs, np.float32) if parts.earns else None
         # On the device once: a call with NumPy arrays or Python numbers would bring them there each time.
         self._explore = jax.device_put(np.ones(parts.envs, np.float32))
         self._times = [jax.device_put(np.int32(t)) for t in range(parts.unroll)]
@@ -52,6 +54,8 @@ class Collector:
         rows.begin(slot, parts.algorithm.experience.fresh, self._next_starts(actor, unroll))
         for name, array in self._carry.items():
             slot[f"carry/{name}"][...] = array
+        if self._earned is not None:
+            slot[f"carry/{EARNED}"][...] = self._earned
         slot["version"][...] = version
         carry: Any = self._carry
         for t, time_step in enumerate(self._times):
@@ -61,6 +65,9 @@ class Collector:
             rows.step(slot, t, np.asarray(action))
             self._context.beat()
         self._carry = {name: np.asarray(array) for name, array in carry.items()}
+        if self._earned is not None:
+            earned = compiled_earned(parts.algorithm)
+            self._earned = np.asarray(earned(self._earned, slot["reward"], slot["boundary"], slot["valid"]))
         slot["clock"][1] = time.monotonic()
 
     def _next_starts(self, actor: Any, unroll: int) -> np.ndarray | None:
@@ -80,6 +87,7 @@ class Collector:
         return {
             **rows,
             **{f"carry/{n}": a for n, a in self._carry.items()},
+            **({} if self._earned is None else {EARNED: self._earned}),
             **{f"starts/{n}": a for n, a in remembered.items()},
         }
 
@@ -88,9 +96,11 @@ class Collector:
             return {n.removeprefix(prefix): np.array(a) for n, a in arrays.items() if n.startswith(prefix)}
 
         self._carry = under("carry/")
+        if self._earned is not None:
+            self._earned = np.array(arrays[EARNED])
         if self._starts is not None:
             self._remembered = restore_leaves(self._remembered, under("starts/"))
-        self._rows.restore({n: a for n, a in arrays.items() if not n.startswith(("carry/", "starts/"))})
+        self._rows.restore({n: a for n, a in arrays.items() if not n.startswith(("carry/", "starts/", EARNED))})
 
     def close(self) -> None:
         self._rows.close()

@@ -32,6 +32,12 @@ def compiled_starts(starts: Starts, envs: int) -> Any:
 
 
 @cache
+def compiled_earned(algorithm: Algorithm) -> Any:
+    """(earned so far, reward, boundary, valid) -> earned after the unroll."""
+    return jax.jit(algorithm.earned)
+
+
+@cache
 def compiled(algorithm: Algorithm) -> Compiled:
     """The same functions for equal algorithms, so that every actor of a process shares one compilation."""
     return Compiled(jax.jit(partial(act, algorithm)), jax.jit(partial(update, algorithm)))

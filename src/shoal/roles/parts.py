@@ -17,7 +17,7 @@ from shoal.core.ports import Slot
 from shoal.core.program import Context
 from shoal.core.record import Record
 from shoal.core.starts import Starts
-from shoal.core.trajectory import trajectory_record
+from shoal.core.trajectory import EARNED, trajectory_record
 from shoal.core.weights import Layout, layout_of
 
 
@@ -86,6 +86,8 @@ class Parts:
         """Of one actor's unroll."""
         algorithm, spec = self.algorithm, self.algorithm.task.spec
         carry = jax.eval_shape(lambda: algorithm.initial_carry(self.envs))
+        if self.earns:
+            carry = {**carry, EARNED: np.zeros(self.envs, np.float32)}
 
         def extras() -> Any:
             obs = jnp.zeros((self.envs, *spec.obs.shape), spec.obs.dtype)
@@ -94,6 +96,11 @@ class Parts:
             return algorithm.act(actor, obs, algorithm.initial_carry(self.envs), first, jax.random.key(0), explore)[1]
 
         return trajectory_record(spec, self.unroll, self.envs, jax.eval_shape(extras), carry)
+
+    @cached_property
+    def earns(self) -> bool:
+        """Whether actors send what each environment's episode has earned so far, since the learner cannot keep it by column."""
+        return self.algorithm.task.mixed and jax.eval_shape(self._init).reward is not None
 
     def _init(self) -> LearnerState:
         return self.algorithm.init(jax.random.wrap_key_data(jax.numpy.asarray(key_data(self.seed, INIT))))

@@ -73,6 +73,11 @@ class ActorLearnerTopology:
         """In lockstep the learner holds the very weights that acted."""
         return self.config.max_lag != 0
 
+    @property
+    def mixed(self) -> bool:
+        """In lockstep a batch is one unroll of each actor; else of those that had one."""
+        return self.config.max_lag != 0
+
     def unrolls(self, actors: int, learners: int) -> int:
         config = self.config
         if learners > actors:

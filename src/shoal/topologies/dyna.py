@@ -49,6 +49,7 @@ class DynaTopology:
     Config = DynaConfig
     about = "one actor on the real environment; the others train a world model and imagine with it (dyna_q)"
     apart = False
+    mixed = False
     many_learners = False
     acting = 1  # of all actors, those that step real environments
 

@@ -58,6 +58,7 @@ class Ga3cTopology:
     Config = Ga3cConfig
     about = "agents ask predictors and feed trainers through queues; how many of each work adjusts itself (GA3C)"
     apart = True
+    mixed = False  # what would follow environments from batch to batch is refused
     many_learners = False
     # What the published system differs in from the table of tuned settings, whose words are for other topologies.
     usual: ClassVar[dict[str, Any]] = {"unroll": 5, "normalise_reward": False, "log_epsilon": 1e-6}

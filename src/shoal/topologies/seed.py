@@ -35,6 +35,7 @@ class SeedTopology:
     Config = SeedConfig
     about = "actors only step environments; one inference beside the learner acts for all of them in batches"
     apart = True
+    mixed = False
     many_learners = False
 
     def __init__(self, config: SeedConfig) -> None:

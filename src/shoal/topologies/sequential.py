@@ -19,6 +19,7 @@ class SequentialTopology:
     Config = SequentialConfig
     about = "one loop: each actor in turn, then the update; no lag"
     apart = False
+    mixed = False
     many_learners = False
 
     def __init__(self, config: SequentialConfig) -> None:

@@ -39,6 +39,7 @@ class SharedParamsTopology:
     Config = SharedParamsConfig
     about = "k workers act and learn by themselves on shared weights: hogwild, lock, sharded servers, gossip (A3C)"
     apart = False
+    mixed = False
     many_learners = False
     each_learns = True
 

@@ -31,6 +31,7 @@ class SyncTopology:
     Config = SyncConfig
     about = "k actors, one learner: broadcast, collect, learn; overlapped, with a lag of one version"
     apart = False
+    mixed = False
     many_learners = False
 
     def __init__(self, config: SyncConfig) -> None:

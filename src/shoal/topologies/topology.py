@@ -20,6 +20,10 @@ class Topology(Protocol):
     def apart(self) -> bool:
         """Learners may not hold the weights that acted, so `act` sends log-probabilities with each step."""
 
+    @property
+    def mixed(self) -> bool:
+        """Batches hold unrolls of any actors, so that a column does not stay with one environment."""
+
     def __init__(self, config: Any) -> None: ...
 
     def program(self, parts: Parts) -> Program: ...

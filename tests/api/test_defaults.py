@@ -1,0 +1,35 @@
+"""Settings that nobody gave."""
+
+from __future__ import annotations
+
+import pytest
+
+from shoal import experiment
+from shoal.experiment import even_actors, resolve
+from shoal.tuned import TUNED
+
+
+@pytest.mark.parametrize("cores", [1, 2, 3, 6, 12, 40])
+@pytest.mark.parametrize("env", ["CartPole-v1", "Acrobot-v1"])
+def test_the_batch_does_not_depend_on_the_cores(env: str, cores: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(experiment, "cores", lambda: cores)
+    plan = resolve(env, {"runtime": "threads"})
+    entry = TUNED.get((env, "ppo"), TUNED["*", "ppo"])
+    assert plan.actors <= cores and plan.actors * plan.envs == entry["total_envs"]
+
+
+@pytest.mark.parametrize(
+    ("cores", "learners", "envs", "actors"),
+    [
+        (2, 1, 16, 2),
+        (3, 1, 16, 2),
+        (6, 1, 64, 4),
+        (40, 1, 16, 16),
+        (2, 2, 16, 2),
+        (6, 3, 12, 6),
+        (1, 2, 16, 2),
+        (8, 3, 16, 8),
+    ],
+)
+def test_actors_share_environments_and_learners_out_evenly(cores: int, learners: int, envs: int, actors: int) -> None:
+    assert even_actors(cores, learners, envs) == actors
