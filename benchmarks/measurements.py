@@ -12,6 +12,7 @@ import rooms
 from apart import apart_solve, lag, queue, windows
 from dqn import dqn_solve, dqn_speed, replay_draw
 from dyna import dyna_cartpole
+from generic import generic
 from hpc import mpi_queue, offload
 from inference import inference
 from lunar import LUNAR, lunar_limit, lunar_long, lunar_solve, lunar_speed
@@ -109,6 +110,7 @@ MEASUREMENTS = {
     "lunar-speed": lunar_speed,
     "lunar-limit": lunar_limit,
     "lunar-long": lunar_long,
+    "generic": generic,
     "cartpole-fused": cartpole_fused,
     "processes-scaling": processes_scaling,
     "laws": laws,
