@@ -60,8 +60,8 @@ def _one(env: str, goal: float, steps: int, words: Sequence[str], seed: int) -> 
 
 
 def generic(quick: bool) -> Result:
-    """PPO on eight environments without an entry of their own, one core each: seconds and steps to a score, and the greedy return after
-    a fixed number of steps; medians of three seeds that no setting was chosen on."""
+    """PPO on eight environments without an entry of their own, one core each: seconds and steps to a score, and the greedy return
+    after a fixed number of steps; medians of three seeds that no setting was chosen on."""
     seeds = (0,) if quick else (0, 1, 2)
     envs = ENVS[:2] if quick else ENVS
     jobs = [(env, name, seed) for env in envs for name in CANDIDATES for seed in seeds]
