@@ -19,7 +19,7 @@ from shoal.core import config as configs
 from shoal.core.config import NonNegative, NonNegativeFloat, Positive
 from shoal.core.errors import BadInput, nearest
 from shoal.core.spec import EnvSpec
-from shoal.envs.source import Source, find
+from shoal.envs.source import EnvSource, Source, find
 from shoal.nets.actor_critic import ActorCritic
 from shoal.nets.q_network import QNetwork
 from shoal.runtimes import RUNTIMES
@@ -54,6 +54,8 @@ class Settings:
     """the budget of environment steps, over which schedules run; the default is in the table of tuned settings"""
     until_return: float | None = None
     """stop when the mean of the last 100 training episodes reaches this"""
+    life_ends: bool | None = None
+    """Atari: training counts nothing that follows a lost life; the episode and its score go on; by default as tuned"""
     seed: NonNegative = 0
     """everything random follows from it"""
     eval_episodes: NonNegative = 100
@@ -203,7 +205,8 @@ def resolve(env: Any, loose: Mapping[str, Any]) -> Plan:
         raise BadInput(
             f"--learners is {settings.learners}: topology {topology_name!r} has one learner; more are for {several}"
         )
-    table = tuned(source.name, settings.algo, spec.obs.is_image)
+    table = tuned(source.name, settings.algo, spec.obs.is_image, source.atari)
+    source, life_ends = _lives(source, settings.life_ends, table)
     fields = {axis: {k: v for k, v in given.get(axis, {}).items() if k != "name"} for axis in AXES}
     runtime = _config(runtime_class, fields["runtime"], "runtime")
     actors = (
@@ -221,6 +224,7 @@ def resolve(env: Any, loose: Mapping[str, Any]) -> Plan:
         actors=actors,
         envs=settings.envs or max(1, table["total_envs"] // getattr(topology_class, "acting", actors)),
         steps=settings.steps or table["steps"],
+        life_ends=life_ends,
     )
     known_algo = settings.algo in ALGOS
     return Plan(
@@ -237,6 +241,16 @@ def resolve(env: Any, loose: Mapping[str, Any]) -> Plan:
         net_class=net_class,
         notes=tuple(notes),
     )
+
+
+def _lives(source: Source, asked: bool | None, table: Mapping[str, Any]) -> tuple[Source, bool]:
+    """Whether a lost life counts as an end in training, and the source that does so."""
+    if asked and not source.atari:
+        raise BadInput(f"--life-ends: {source.name} is not an Atari game, and only those count lives")
+    ends = table.get("life_ends", False) if asked is None else asked
+    if ends and isinstance(source, EnvSource):
+        source = dataclasses.replace(source, life_ends=True)
+    return source, ends
 
 
 def _usual_actors(runtime_class: Any, runtime: Any, learners: int) -> int | None:

@@ -115,6 +115,13 @@ class TestRows:
             assert int(rows.action[t, b]) == tr.action[t, b]
             np.testing.assert_allclose((rows.reward[t, b], rows.discount[t, b]), (total, product), rtol=1e-5, atol=1e-6)
 
+    def test_the_sign_alone_is_learnt_from(self) -> None:
+        clipped, plain = make(reward_clip="sign", reward_scale=0.5), make(reward_scale=0.5)
+        tr = trajectory()
+        signs = tr._replace(reward=np.sign(tr.reward))
+        assert bits(prepared(clipped, tr)[1]) == bits(prepared(plain, signs)[1])
+        assert bits(prepared(clipped, tr)[1]) != bits(prepared(plain, tr)[1])
+
     def test_an_end_cuts_the_bootstrap_and_a_truncation_does_not(self) -> None:
         algorithm, tr = make(n_step=3, gamma=0.9), trajectory()
         rows = prepared(algorithm, tr)[1].rows

@@ -138,6 +138,23 @@ def test_learning_prefers_what_pays() -> None:
     assert float((logits[..., 1] > logits[..., 0]).mean()) > 0.85
 
 
+@pytest.mark.parametrize("normalise", [False, True])
+def test_the_sign_alone_is_learnt_from(normalise: bool) -> None:
+    """Before the scale and the running deviation see it."""
+    clipped = ppo(reward_clip="sign", reward_scale=0.5, normalise_reward=normalise)
+    plain = ppo(reward_scale=0.5, normalise_reward=normalise)
+    large = trajectory()._replace(reward=400.0 * (2 * trajectory().reward - 1))
+    signs = large._replace(reward=np.sign(large.reward))
+    state = jax.jit(plain.init)(jax.random.key(0))
+
+    def target(algorithm: PPO, tr: Trajectory) -> np.ndarray:
+        acted = algorithm.actor_state(state)
+        return np.asarray(jax.jit(algorithm.prepare)(state, acted, tr, jax.random.key(0))[1].rows.target)
+
+    np.testing.assert_array_equal(target(clipped, large), target(plain, signs))
+    assert not np.array_equal(target(plain, large), target(plain, signs)) or normalise
+
+
 @pytest.mark.parametrize(("floor", "moves"), [(0.0, True), (1e-9, True), (0.999, False)])
 def test_probabilities_below_the_floor_have_no_gradient(floor: float, moves: bool) -> None:
     """GA3C's log max(pi, epsilon): with a floor above every probability, the policy's own loss teaches nothing."""

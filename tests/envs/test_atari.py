@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
+from shoal.core.errors import BadInput
+from shoal.core.trajectory import trajectory_record
 from shoal.envs import atari
+from shoal.envs import envpool as pool
+from shoal.envs.autoreset import Rows
 from shoal.envs.source import find
+from shoal.experiment import resolve
 
 pytest.importorskip("envpool")
 pytest.importorskip("ale_py")
@@ -25,8 +31,10 @@ class _Idle:
         return self.frames
 
 
-def test_pixel_for_pixel(monkeypatch: pytest.MonkeyPatch) -> None:
-    source = find("Breakout-v5")
+@pytest.mark.parametrize("game", ["Breakout-v5", "Pong-v5", "MsPacman-v5"])  # the last has no FIRE
+def test_pixel_for_pixel(game: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From 1 to 30 idle frames, the last of them FIRE: for each start of EnvPool's there is the same one here."""
+    source = find(game)
     assert (source.backend, source.judge, source.spec().obs.shape) == ("envpool", "gymnasium", (84, 84, 4))
     actions = np.random.default_rng(0).integers(0, 4, 60).astype(np.int32)
     batch = source.batch(1, 0, 0)
@@ -62,3 +70,44 @@ def test_idle_starts_differ_by_seed() -> None:
     again = {env.reset(seed).tobytes() for seed in range(6)}
     env.close()
     assert len(first) > 1 and first == again
+
+
+def test_rewards_are_raw_and_a_lost_life_does_not_end_the_episode() -> None:
+    """Breakout's five lives in one episode of both, and a score that is the sum of its bricks, some worth more than 1."""
+    source = find("Breakout-v5")
+    batch, single, rng = source.batch(1, 0, 0), source.single(), np.random.default_rng(0)
+    batch.reset()
+    single.reset(0)
+    lengths = []
+    for step in (
+        lambda action: bool(batch.step(np.array([action], np.int32)).terminated[0]),
+        lambda action: single.step(np.int32(action))[2],
+    ):
+        lengths.append(next(t for t in range(1, 2000) if step(int(rng.integers(0, 4)))))
+    batch.close()
+    single.close()
+    assert min(lengths) > 5 * 18, "a ball takes 18 steps to fall at least"
+    assert (pool.ATARI["reward_clip"], pool.ATARI["episodic_life"]) == (False, False)
+
+
+@pytest.mark.parametrize("backend", ["envpool", "gymnasium"])
+def test_training_counts_nothing_after_a_lost_life(backend: str) -> None:
+    """The value is cut five times an episode, the episode ends once, and its score is that of all lives."""
+    source = replace(find("Breakout-v5", backend), life_ends=True)  # type: ignore[type-var]
+    rows, steps = Rows(source.batch(1, 0, 0), lambda kind, detail: None), 400
+    slot = trajectory_record(source.spec(), steps, 1).empty()
+    rows.begin(slot)
+    rng = np.random.default_rng(1)
+    for t in range(steps):
+        rows.step(slot, t, rng.integers(0, 4, 1).astype(np.int32))
+    rows.close()
+    end = int(np.flatnonzero(slot["boundary"][:, 0])[0])
+    cuts = np.flatnonzero(slot["discount"][: end + 1, 0] == 0)
+    assert len(cuts) == 5 and cuts[-1] == end
+    assert slot["valid"][: end + 1].all() and not slot["first"][1 : end + 1].any()
+
+
+def test_lives_are_for_atari() -> None:
+    assert find("Breakout-v5").atari and find("ALE/Breakout-v5", "gymnasium").atari and not find("CartPole-v1").atari
+    with pytest.raises(BadInput, match="CartPole-v1 is not an Atari game"):
+        resolve("CartPole-v1", {"life_ends": True})

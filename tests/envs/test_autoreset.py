@@ -89,6 +89,19 @@ def test_terminated_and_truncated() -> None:
     assert column(slot, "first", 1) == [True, False, False, False, True]
 
 
+def test_a_cut_ends_the_value_and_not_the_episode() -> None:
+    class Cut(Scripted):
+        def step(self, action: np.ndarray) -> Step:
+            out = super().step(action)
+            return out._replace(cut=np.asarray(out.obs)[:, 0] == 2)
+
+    script = [[(1, 1, ""), (1, 1, "")], [(2, 1, ""), (7, 1, "")], [(3, 1, ""), (2, 1, "terminated")]]
+    slot = run(Cut(script), 3)
+    assert column(slot, "discount") == [1, 0, 1] and column(slot, "discount", 1) == [1, 1, 0]
+    assert not any(column(slot, "boundary")) and all(column(slot, "valid"))
+    assert column(slot, "first") == [True, False, False, False]
+
+
 def test_a_dropped_step() -> None:
     script = [[(1, 1, ""), (1, 1, "")], [(50, 3, "dropped"), (2, 1, "")], [(51, 1, ""), (3, 1, "")]]
     faults: list[tuple[str, str]] = []

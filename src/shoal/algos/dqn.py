@@ -32,7 +32,7 @@ from shoal.core.config import Fraction, NonNegative, NonNegativeFloat, Positive,
 from shoal.core.errors import BadInput
 from shoal.core.trajectory import EARNED, Array, Trajectory, Transitions
 from shoal.nets.q_network import count_actions
-from shoal.ops import losses, q_learning, schedules, statistics
+from shoal.ops import losses, q_learning, returns, schedules, statistics
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,6 +91,8 @@ class DQNConfig:
     """standardise observations by running statistics, which travel with the weights"""
     normalise_reward: bool = False
     """divide rewards by the running deviation of discounted returns"""
+    reward_clip: Literal["off", "sign"] = "off"
+    """sign: learn from -1, 0 or 1 instead of the reward, before all else; scores count the reward as it is"""
     reward_scale: PositiveFloat = 1.0
     """rewards are multiplied by this first"""
 
@@ -225,7 +227,7 @@ class DQN:
         tr, config = trajectory, self.config
         if state.obs is not None:
             state = state._replace(obs=statistics.update_moments(state.obs, tr.obs[:-1], tr.valid))
-        reward = tr.reward * config.reward_scale
+        reward = returns.learnt(tr.reward, config.reward_clip, config.reward_scale)
         if state.reward is not None:
             before = state.reward._replace(returns=tr.carry[EARNED]) if self.task.mixed else state.reward
             scale = statistics.update_reward_scale(before, reward, tr.boundary, tr.valid, config.gamma)

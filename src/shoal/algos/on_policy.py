@@ -60,6 +60,8 @@ class OnPolicyConfig:
     """standardise observations by running statistics, which travel with the weights"""
     normalise_reward: bool = False
     """divide rewards by the running deviation of discounted returns, and cut what exceeds 10"""
+    reward_clip: Literal["off", "sign"] = "off"
+    """sign: learn from -1, 0 or 1 instead of the reward, before all else; scores count the reward as it is"""
     reward_scale: PositiveFloat = 1.0
     """rewards are multiplied by this first"""
     returns: Literal["auto", "gae", "vtrace"] = "auto"
@@ -233,7 +235,7 @@ class OnPolicy(abc.ABC, Generic[C]):
         memory = {name: array for name, array in tr.carry.items() if name != EARNED}
         if state.obs is not None:
             state = state._replace(obs=statistics.update_moments(state.obs, tr.obs[:-1], tr.valid))
-        reward = tr.reward * config.reward_scale
+        reward = returns.learnt(tr.reward, config.reward_clip, config.reward_scale)
         if state.reward is not None:
             before = state.reward._replace(returns=tr.carry[EARNED]) if self.task.mixed else state.reward
             scale = statistics.update_reward_scale(before, reward, tr.boundary, tr.valid, config.gamma)

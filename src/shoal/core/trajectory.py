@@ -24,7 +24,7 @@ class Trajectory(NamedTuple):
     obs: Array  # [T+1, B, ...]  row T: where the policy would act next
     action: Array  # [T, B, ...]
     reward: Array  # [T, B]
-    discount: Array  # [T, B]  1 - terminated; the algorithm multiplies by gamma
+    discount: Array  # [T, B]  1 - terminated, 0 also at a cut inside an episode; the algorithm multiplies by gamma
     boundary: Array  # [T, B]  the episode ended here, either way: traces stop
     valid: Array  # [T, B]  False where nothing was chosen: the autoreset row, a dropped step
     first: Array  # [T+1, B]  an episode starts here: the carry is zeroed before this row

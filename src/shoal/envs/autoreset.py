@@ -64,6 +64,8 @@ class Rows:
             slot["valid"][t] = ~was_ended
             slot["first"][t + 1] = was_ended
             self._since[was_ended] = t + 1
+        if out.cut is not None:
+            slot["discount"][t][np.asarray(out.cut)] = 0
         self.first = was_ended
         self._ended, self._any_ended = ended, any_ended
         if dropped.any():

@@ -19,6 +19,24 @@ class Step(NamedTuple):
     terminated: Array  # [B] bool
     truncated: Array  # [B] bool
     dropped: Array  # [B] bool: the episode was lost, `obs` is the first of a new one
+    cut: Array | None = None  # [B] bool: the episode goes on, but what follows has no worth for what led here
+
+
+class Lives:
+    """Lives left in each environment of a batch: tells where one was lost."""
+
+    def __init__(self, size: int) -> None:
+        self._left = np.zeros(size, np.int64)
+
+    def begin(self, index: Any, left: Any) -> None:
+        """Episodes begin in the environments `index` with this many lives."""
+        self._left[index] = left
+
+    def lost(self, left: Array) -> np.ndarray:
+        """[B] bool: fewer are left than before."""
+        lost: np.ndarray = left < self._left
+        self._left[:] = left
+        return lost
 
 
 class EnvBatch(Protocol):

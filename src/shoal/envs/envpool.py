@@ -15,7 +15,7 @@ import numpy as np
 
 from shoal.core.spec import EnvSpec
 from shoal.core.trajectory import Array
-from shoal.envs.batch import Step, seed_of
+from shoal.envs.batch import Lives, Step, seed_of
 from shoal.envs.spaces import Actions, Observations
 
 # What EnvPool does to Atari games unless told otherwise, written down because evaluation rebuilds exactly this.
@@ -80,7 +80,14 @@ class EnvPoolBatch:
     """An `EnvBatch` over one pool."""
 
     def __init__(
-        self, name: str, task: str, size: int, seed: int, actor: int, options: Mapping[str, Any] | None = None
+        self,
+        name: str,
+        task: str,
+        size: int,
+        seed: int,
+        actor: int,
+        options: Mapping[str, Any] | None = None,
+        life_ends: bool = False,
     ) -> None:
         self.size = size
         self.faults: list[tuple[str, str]] = []
@@ -96,23 +103,34 @@ class EnvPoolBatch:
         self._ids = np.arange(size, dtype=np.int32)
         self._at = tuple(keys.index(key) if key in keys else -1 for key in ("obs", "reward", "done", "trunc"))
         self._dtype = self._pool._spec._action_spec[-1][0]
+        self._lives = Lives(size) if life_ends else None
+        self._at_lives = keys.index("info:lives") if life_ends else -1
 
     def reset(self) -> Array:
-        return self._observations.batch(self._pool.reset()[0], self.size)
+        obs, info = self._pool.reset()
+        if self._lives is not None:
+            self._lives.begin(self._ids, info["lives"])
+        return self._observations.batch(obs, self.size)
 
     def step(self, action: Array) -> Step:
         decoded = self._actions.decode(action)
+        cut = None
         if self._plain:
             self._pool._send([self._ids, self._ids, decoded.astype(self._dtype, copy=False)])
             state = self._pool._recv()
             obs, reward, done, truncated = (state[at] for at in self._at)
             terminated = done & ~truncated
+            if self._lives is not None:
+                cut = self._lives.lost(state[self._at_lives])
         else:
             obs, reward, terminated, truncated, _ = self._pool.step(decoded)
-        return Step(self._observations.batch(obs, self.size), reward, terminated, truncated, self._never)
+        return Step(self._observations.batch(obs, self.size), reward, terminated, truncated, self._never, cut)
 
     def restart(self, index: int) -> Array:
-        return self._observations.batch(self._pool.reset(np.array([index], np.int32))[0], 1)[0]
+        obs, info = self._pool.reset(np.array([index], np.int32))
+        if self._lives is not None:
+            self._lives.begin(index, info["lives"][0])
+        return self._observations.batch(obs, 1)[0]
 
     def snapshot(self) -> dict[str, np.ndarray]:
         return {}

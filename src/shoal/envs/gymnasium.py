@@ -17,7 +17,7 @@ import numpy as np
 from shoal.core.errors import EnvFault
 from shoal.core.spec import EnvSpec
 from shoal.core.trajectory import Array
-from shoal.envs.batch import Step, seed_of
+from shoal.envs.batch import Lives, Step, seed_of
 from shoal.envs.spaces import Actions, Observations
 
 REPLAYED = 20_000  # actions of one episode that a snapshot holds; a longer episode begins anew
@@ -29,8 +29,12 @@ log = logging.getLogger("shoal")
 class GymnasiumBatch:
     """An `EnvBatch` over a list of environments that `make` makes."""
 
-    def __init__(self, name: str, make: Callable[[], Any], size: int, seed: int, actor: int) -> None:
+    def __init__(
+        self, name: str, make: Callable[[], Any], size: int, seed: int, actor: int, life_ends: bool = False
+    ) -> None:
         self.size = size
+        self._lives = Lives(size) if life_ends else None
+        self._left = np.zeros(size, np.int64)  # lives, where they count
         self.faults: list[tuple[str, str]] = []
         self._name, self._make, self._seed, self._actor = name, make, seed, actor
         self._envs: list[Any] = [None] * size
@@ -80,16 +84,18 @@ class GymnasiumBatch:
                     self._begin(index)
                     continue
                 self._remember(index, action[index])
-                obs, reward[index], terminated[index], truncated[index], _ = self._envs[index].step(
+                obs, reward[index], terminated[index], truncated[index], info = self._envs[index].step(
                     self._actions.item(decoded, index)
                 )
+                self._left[index] = info.get("lives", 0)
                 self._obs[index] = self._observations.single(obs)
             except Exception:
                 reward[index], terminated[index], truncated[index], dropped[index] = 0, False, False, True
                 self._failed(index)
                 self._recover(index)
         self._ended = terminated | truncated
-        return Step(self._obs, reward, terminated, truncated, dropped)
+        cut = None if self._lives is None else self._lives.lost(self._left)
+        return Step(self._obs, reward, terminated, truncated, dropped, cut)
 
     def snapshot(self) -> dict[str, np.ndarray]:
         kept = [actions for actions in self._since if len(actions) <= REPLAYED]
@@ -142,7 +148,15 @@ class GymnasiumBatch:
         self._since[index] = []
         self._ended[index] = False
         seed = seed_of(self._seed, self._actor, index, int(self._episode[index]))
-        self._obs[index] = self._observations.single(self._envs[index].reset(seed=seed)[0])
+        obs, info = self._envs[index].reset(seed=seed)
+        self._count(index, info)
+        self._obs[index] = self._observations.single(obs)
+
+    def _count(self, index: int, info: Mapping[str, Any]) -> None:
+        """The lives of an episode that begins, or that was played again up to here."""
+        self._left[index] = info.get("lives", 0)
+        if self._lives is not None:
+            self._lives.begin(index, self._left[index])
 
     def _remember(self, index: int, action: np.ndarray) -> None:
         since = self._since[index]
@@ -154,7 +168,8 @@ class GymnasiumBatch:
         self._begin(index)
         decoded = self._actions.decode(actions) if len(actions) else None
         for t, action in enumerate(actions):
-            obs = self._envs[index].step(self._actions.item(decoded, t))[0]
+            obs, *_, info = self._envs[index].step(self._actions.item(decoded, t))
+            self._count(index, info)
             self._remember(index, action)
             self._obs[index] = self._observations.single(obs)
 

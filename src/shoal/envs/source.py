@@ -45,6 +45,7 @@ class EnvSource:
     backend: str  # of training: envpool, gymnasium or jax
     judge: str = "gymnasium"  # of evaluation: gymnasium wherever it can build the environment
     known: EnvSpec | None = field(default=None, compare=False, repr=False)
+    life_ends: bool = False  # training counts nothing that follows a lost life
 
     fresh = False  # episodes go on from unroll to unroll
 
@@ -52,6 +53,16 @@ class EnvSource:
     def native(self) -> bool:
         """Steps without holding Python's lock, so that threads are enough to run several actors."""
         return self.backend in ("envpool", "jax")
+
+    @property
+    def atari(self) -> bool:
+        """One of the Atari games, shown as pictures."""
+        named = _resolve(self.target)
+        if not isinstance(named, str):
+            return False
+        if self.judge == "gymnasium":
+            return registry.is_atari(named)
+        return self.backend == "envpool" and pool.is_atari(registry.envpool_id(named))
 
     def spec(self) -> EnvSpec:
         """What the environment shows and takes. Makes one, resets it and closes it."""
@@ -69,8 +80,8 @@ class EnvSource:
             return JaxBatch(self._jax(), size, seed, actor)
         if self.backend == "envpool":
             task = registry.envpool_id(self.target)
-            return pool.EnvPoolBatch(self.name, task, size, seed, actor, self._pool_options())
-        return GymnasiumBatch(self.name, self.make, size, seed, actor)
+            return pool.EnvPoolBatch(self.name, task, size, seed, actor, self._pool_options(), self.life_ends)
+        return GymnasiumBatch(self.name, self.make, size, seed, actor, self.life_ends)
 
     def single(self, render: bool = False) -> EvalEnv:
         """One environment to judge a policy in. `render` asks for pictures; `can_render` says whether there are any."""
@@ -141,6 +152,8 @@ class Source(Protocol):
 
     @property
     def native(self) -> bool: ...
+    @property
+    def atari(self) -> bool: ...
     def spec(self) -> EnvSpec: ...
     def batch(self, size: int, seed: int, actor: int) -> EnvBatch: ...
     def single(self, render: bool = False) -> EvalEnv: ...

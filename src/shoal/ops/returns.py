@@ -15,6 +15,11 @@ import jax.numpy as jnp
 from shoal.core.trajectory import Array
 
 
+def learnt(reward: Array, clip: str, scale: float) -> Array:
+    """Rewards as a loss sees them: the sign alone if `clip` is "sign" (Mnih et al. 2015), then times `scale`."""
+    return (jnp.sign(reward) if clip == "sign" else reward) * scale
+
+
 def gae(reward: Array, discount: Array, value: Array, boundary: Array, valid: Array, gamma: float, lam: float) -> Array:
     """Generalised advantage estimates: `A_t = delta_t + gamma lam d_t A_{t+1}` within an episode.
 

@@ -150,6 +150,7 @@ class ProblemSource:
     sampler: str
     drivers: int
     fresh = True
+    atari = False
 
     @property
     def name(self) -> str:
