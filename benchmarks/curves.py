@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,20 +25,25 @@ def curve(run: Path) -> list[dict[str, float]]:
     return [*found[every - 1 : -1 : every], *found[-1:]]
 
 
-def picture(name: str, lines: Mapping[str, list[dict[str, float]]], over: str, goal: float | None = None) -> str:
-    """`results/NAME.png`, returns over `steps` or `minutes`."""
+def picture(
+    name: str, lines: Mapping[str, list[dict[str, float]]], over: str | Sequence[str], goal: float | None = None
+) -> str:
+    """`results/NAME.png`, returns over `steps`, `minutes` or one beside the other."""
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(7, 3.5), layout="constrained")
-    axes: Any = figure.subplots()
-    for label, points in lines.items():
-        x = [point["seconds"] / 60 if over == "minutes" else point["steps"] for point in points]
-        axes.plot(x, [point["return"] for point in points], label=label, lw=1.8)
-    if goal is not None:
-        axes.axhline(goal, color="grey", lw=1, ls="--")
-    axes.set(xlabel=over, ylabel="mean of the last 100 training episodes")
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.legend(frameon=False, fontsize=8)
+    scales = (over,) if isinstance(over, str) else tuple(over)
+    figure = Figure(figsize=(7 * len(scales), 3.5), layout="constrained")
+    panels: Any = figure.subplots(1, len(scales), sharey=True, squeeze=False)
+    for scale, axes in zip(scales, panels[0], strict=True):
+        for label, points in lines.items():
+            x = [point["seconds"] / 60 if scale == "minutes" else point["steps"] for point in points]
+            axes.plot(x, [point["return"] for point in points], label=label, lw=1.8)
+        if goal is not None:
+            axes.axhline(goal, color="grey", lw=1, ls="--")
+        axes.set_xlabel(scale)
+        axes.spines[["top", "right"]].set_visible(False)
+    panels[0][0].set_ylabel("mean of the last 100 training episodes")
+    panels[0][0].legend(frameon=False, fontsize=8)
     path = HERE / "results" / f"{name}.png"
     figure.savefig(path, dpi=110)
     return path.name

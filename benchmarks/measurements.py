@@ -16,7 +16,7 @@ from generic import generic
 from hpc import mpi_queue, offload
 from inference import inference
 from lunar import LUNAR, lunar_limit, lunar_long, lunar_solve, lunar_speed
-from pong import pong_learns, pong_speed
+from pong import breakout_learns, pong_learns, pong_speed
 from shared_params import a3c_solve, shared_params
 from shoal_runs import PYTHON, SHOAL, train
 from targets import Result, Target
@@ -105,6 +105,7 @@ MEASUREMENTS = {
     "windows": windows,
     "pong-speed": pong_speed,
     "pong-learns": pong_learns,
+    "breakout-learns": breakout_learns,
     "startup": startup,
     "lunar-solve": lunar_solve,
     "lunar-speed": lunar_speed,

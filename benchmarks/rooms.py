@@ -68,6 +68,13 @@ PEERS = {
         script="rlox_ppo.py",
         needs=("torch==2.13.0", "rlox==1.2.0", "gymnasium==1.4.*", "Box2D==2.3.10", "pygame-ce"),
     ),
+    # What a script in the manner of CleanRL's `ppo_atari_envpool.py` needs.
+    "cleanrl_atari": Peer(
+        title="CleanRL's ppo_atari_envpool.py",
+        script="cleanrl_pong.py",
+        needs=("torch==2.13.0", "gymnasium==1.4.*", *ENVPOOL),
+        over=ENVPOOL_ALONE,
+    ),
 }
 
 

@@ -21,12 +21,16 @@ def folder() -> Path:
     return Path(tempfile.mkdtemp(dir=TMP)) / "run"
 
 
-def train(*words: str, timeout: float = 600, cache: Path | None = None, keep: bool = False) -> dict[str, Any]:
-    """`shoal train ...` and what it answered. `cache` points compiled code elsewhere; `keep` leaves the run folder."""
+def train(
+    *words: str, timeout: float = 600, cache: Path | None = None, keep: bool = False, minutes: float | None = None
+) -> dict[str, Any]:
+    """`shoal train ...` and what it answered. `cache` points compiled code elsewhere; `keep` leaves the run folder; after
+    `minutes` the run is interrupted, which ends it in order."""
     out = folder()
     env = {"PYTHONPATH": str(HERE)} | ({"SHOAL_CACHE": str(cache)} if cache else {})
     try:
-        command = [SHOAL, "train", *words, "--json", "--quiet", "--no-report", "--out", str(out)]
+        ends = ["timeout", "--foreground", "--preserve-status", "-s", "INT", str(60 * minutes)] if minutes else []
+        command = [*ends, SHOAL, "train", *words, "--json", "--quiet", "--no-report", "--out", str(out)]
         return {"who": "Shoal", **run_json(command, timeout, env)}
     except Failed as failure:
         return {"who": "Shoal", "error": str(failure)}

@@ -303,6 +303,7 @@ FLIPS: dict[str, Any] = {
     "max_grad_norm": 1e-3,
     "normalise_obs": True,
     "normalise_reward": True,
+    "reward_clip": "sign",
     "reward_scale": 10.0,
 }
 

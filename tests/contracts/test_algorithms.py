@@ -307,6 +307,7 @@ FLIPS: dict[str, Any] = {
     "normalise_advantage": None,
     "normalise_obs": True,
     "normalise_reward": True,
+    "reward_clip": "sign",
     "reward_scale": 10.0,
     "epochs": 2,
     "clip": 0.01,

@@ -96,6 +96,7 @@ def test_convolution_is_its_loop() -> None:
     ("batch", "height", "width", "channels", "kernel", "stride"),
     [
         (24, 20, 20, 4, 8, 4),
+        (8, 12, 14, 16, 4, 2),
         (5, 9, 9, 6, 3, 1),
         (3, 10, 13, 2, 3, 2),
         (20, 11, 7, 3, 5, 3),

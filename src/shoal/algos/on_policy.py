@@ -221,8 +221,8 @@ class OnPolicy(abc.ABC, Generic[C]):
         return jnp.clip((obs - actor.obs_mean) * actor.obs_scale, -10.0, 10.0)
 
     def earned(self, before: Array, reward: Array, boundary: Array, valid: Array) -> Array:
-        scaled = reward * self.config.reward_scale
-        return statistics.discounted_returns(before, scaled, boundary, valid, self.config.gamma)[0]
+        seen = returns.learnt(reward, self.config.reward_clip, self.config.reward_scale)
+        return statistics.discounted_returns(before, seen, boundary, valid, self.config.gamma)[0]
 
     def prepare(
         self, state: LearnerState, acted: ActorState | None, trajectory: Trajectory, key: Array

@@ -14,6 +14,8 @@ from shoal.core.trajectory import Array
 from shoal.nets.initial import Fill, Orthogonal, Plan
 from shoal.nets.mlp import HIDDEN_GAIN
 
+NARROW = 16  # numbers that a row of the kernel sees at a time, at most, for its gradient to be quicker by blocks
+
 
 class Layer(NamedTuple):
     filters: int
@@ -91,9 +93,11 @@ def correlate(x: Array, w: Array, stride: int) -> Array:
 
     def backward(saved: tuple[Array, Array], dy: Array) -> tuple[Array | None, Array]:
         x, w = saved
+        narrow = stride > 1 and stride * x.shape[-1] <= NARROW
+        gradient = _kernel_gradient_by_blocks if narrow else _kernel_gradient
 
         def add(dw: Array, piece: tuple[Array, Array]) -> tuple[Array, None]:
-            return dw + _kernel_gradient(_numbers(piece[0]), kernel, piece[1], stride), None
+            return dw + gradient(piece[0], kernel, piece[1], stride), None
 
         dw, _ = jax.lax.scan(add, jnp.zeros_like(w), (pieces(x), pieces(dy)))
         if x.dtype == jnp.uint8:
@@ -121,6 +125,7 @@ def _forward(x: Array, w: Array, stride: int) -> Array:
 
 def _kernel_gradient(x: Array, kernel: int, dy: Array, stride: int) -> Array:
     """[k, k, C, F]. Row by row of the kernel; along a row, `stride` pixels at a time are one vector of stride x C numbers."""
+    x = _numbers(x)
     (batch, rows, columns, filters), (width, channels) = dy.shape, x.shape[2:]
     reach = -(-kernel // stride)  # vectors that a row of the kernel covers, the last perhaps in part
     vectors = columns + reach - 1
@@ -132,6 +137,24 @@ def _kernel_gradient(x: Array, kernel: int, dy: Array, stride: int) -> Array:
         row = row.reshape(batch * rows, vectors, stride * channels)
         found += [row[:, j : j + columns].reshape(-1, stride * channels).T @ flat for j in range(reach)]
     return jnp.stack(found).reshape(kernel, reach * stride, channels, filters)[:, :kernel]
+
+
+def _kernel_gradient_by_blocks(x: Array, kernel: int, dy: Array, stride: int) -> Array:
+    """[k, k, C, F]. One product: blocks of `stride` x `stride` pixels, and beside each the outputs that saw it.
+
+    For the first layer of a net: with so few channels, products for each row of the kernel are small, and take twice as long.
+    """
+    (batch, rows, columns, filters), (height, width, channels) = dy.shape, x.shape[1:]
+    reach = -(-kernel // stride)
+    down, across = rows + reach - 1, columns + reach - 1  # blocks
+    x = x[:, : down * stride, : across * stride]
+    x = jnp.pad(x, ((0, 0), (0, max(0, down * stride - height)), (0, max(0, across * stride - width)), (0, 0)))
+    blocks = x.reshape(batch, down, stride, across, stride, channels).transpose(0, 1, 3, 2, 4, 5)
+    blocks = _numbers(blocks.reshape(batch * down * across, stride * stride * channels))  # bytes are quicker to move
+    around = [((0, 0), (i, reach - 1 - i), (j, reach - 1 - j), (0, 0)) for i in range(reach) for j in range(reach)]
+    seen = jnp.concatenate([jnp.pad(dy, pads) for pads in around], -1).reshape(batch * down * across, -1)
+    dw = (seen.T @ blocks).reshape(reach, reach, filters, stride, stride, channels).transpose(0, 3, 1, 4, 5, 2)
+    return dw.reshape(reach * stride, reach * stride, channels, filters)[:kernel, :kernel]
 
 
 def _input_gradient(shape: tuple[int, ...], w: Array, dy: Array, stride: int) -> Array:

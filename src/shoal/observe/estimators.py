@@ -92,7 +92,8 @@ def play_with_values(run: Path, states: int, each: int, seed: int) -> tuple[Play
             first[:] = False
             for i in np.flatnonzero(running):
                 obs[i], reward, terminated[i], truncated = envs[i].step(actions[i])
-                rewards[i].append(reward * plan.algo.reward_scale)
+                learnt = float(np.sign(reward)) if plan.algo.reward_clip == "sign" else reward
+                rewards[i].append(learnt * plan.algo.reward_scale)
                 seen[i].append(obs[i].copy())
                 running[i] = not (terminated[i] or truncated)
     finally:
