@@ -128,7 +128,7 @@ def test_half_and_half_is_the_whole(replay: str) -> None:
     parts = make(replay=replay, warmup=20)
     whole, _, _ = run(parts, 8)
     half, _, before = run(parts, 4)
-    saved = {"replay": {name: a.copy() for name, a in before.snapshots()["replay"].items()}}
+    saved = {"replay": {name: a.copy() for name, a in before.snapshots()["replay"].arrays.items()}}
     fields = {name: getattr(parts, name) for name in parts.__dataclass_fields__}
     again = type(parts)(**{**fields, "snapshots": saved})
     update = ReplayUpdate(again)

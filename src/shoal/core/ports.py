@@ -239,7 +239,8 @@ class Pool(Protocol):
 
     Ordering: a ring holds its writer's newest rows. Blocking: never. Threads: one writer a ring, any readers; a reader
     is told which rows were overwritten while it read them. Death: a worker that dies inside a write leaves at most that
-    write's rows unannounced; its successor goes on in the same ring, and nobody waits.
+    write's rows unannounced, and those that it may have touched count as overwritten; its successor goes on in the same
+    ring, and nobody waits.
     """
 
     rings: int
@@ -258,7 +259,10 @@ class Pool(Protocol):
         """Copies of the rows at `indices`, and which of them are still what they were at `counts`."""
 
     def snapshot(self) -> dict[str, np.ndarray]:
-        """Copies of all that is there."""
+        """Copies of all that is there, also while others write."""
+
+    def fits(self, arrays: Mapping[str, np.ndarray]) -> bool:
+        """Whether a snapshot's rows would come to lie where they lay."""
 
     def restore(self, arrays: Mapping[str, np.ndarray]) -> None:
-        """Take in a snapshot, before anybody writes."""
+        """Take in a snapshot, before anybody writes. One that does not fit is dealt out over the rings, the newest rows first."""

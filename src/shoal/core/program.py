@@ -135,13 +135,26 @@ class Context:
 Steps = Generator[Op[Any] | Report, Any, None]
 
 
+class Part(NamedTuple):
+    """One part of a snapshot. `lasts`: it holds by itself, so that it is saved also where the other roles begin again."""
+
+    arrays: Mapping[str, np.ndarray]
+    lasts: bool = False
+
+
+Snapshot = dict[str, Part]
+
+
 class Role(Protocol):
     """A loop. It yields an `Op` where it may have to wait, and the main role a `Report` after each update."""
 
     def run(self) -> Steps: ...
 
-    def snapshots(self) -> dict[str, dict[str, np.ndarray]]:
-        """Between two of its steps: what its successor needs to go on bit for bit, by part; {} if that cannot be had."""
+    def snapshots(self) -> Snapshot:
+        """Between two of its steps: what its successor needs to go on bit for bit, by part; {} if that cannot be had.
+
+        Of the main role, the parts that last may be asked for at any time.
+        """
 
     def close(self) -> None: ...
 

@@ -251,8 +251,9 @@ class Training:
         if outcome.state is None:  # ended before the first update: resume begins with the same weights
             outcome.state = self.parts.initial_state()
         arrays = {f"state/{name}": array for name, array in named_leaves(outcome.state).items()}
-        for part, leaves in (self._session.snapshots() if exact else {}).items():
-            arrays |= {f"part/{part}/{name}": array for name, array in leaves.items()}
+        parts = self._session.snapshots() if exact else {}
+        for name, part in parts.items():
+            arrays |= {f"part/{name}/{leaf}": array for leaf, array in part.arrays.items()}
         arrays["recent"] = np.asarray(outcome.recent, np.float64)
         meta = {
             "version": outcome.version,
@@ -261,6 +262,8 @@ class Training:
             "episodes": outcome.episodes,
             "lags": {str(lag): count for lag, count in outcome.histogram.items()},
             "spec": msgspec.to_builtins(self.plan.spec),
+            "config": {name: value for name, value in self.plan.as_dict().items() if name != "spec"},
+            "lasting": [name for name, part in parts.items() if part.lasts],
         }
         if self._checkpoints.save(outcome.env_steps, arrays, meta, outcome.return_mean) is not None:
             self._saved_version = outcome.version

@@ -1,7 +1,8 @@
 """Rows in rings, one ring a writer: the newest rows stay, everybody may read all of them.
 
 A writer announces a write before it begins and after it ends. A reader that meets one finds the rows that were being overwritten
-by comparing the two numbers, so that no lock is needed and no row is read that is half of one and half of another.
+by comparing the two numbers, so that no lock is needed and no row is read that is half of one and half of another. What was
+announced is never taken back: rows that a dead writer may have touched count as overwritten until its successor has passed them.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ class Rings:
         """Append rows `{name: [n, ...]}`. Of more than `slots` only the last stay."""
         count = len(next(iter(rows.values())))
         begun = int(self._counters[ring, ENDED])
-        self._counters[ring, BEGUN] = begun + count
+        self._counters[ring, BEGUN] = max(int(self._counters[ring, BEGUN]), begun + count)
         kept = min(count, self.slots)
         at = (begun + count - kept) % self.slots
         before = min(kept, self.slots - at)  # the rest goes round to the start
@@ -76,16 +77,36 @@ class Rings:
         return taken, (slot - counts[ring]) % self.slots >= ahead[ring]
 
     def snapshot(self) -> dict[str, np.ndarray]:
-        """Copies of all that is there."""
-        most = int(self.sizes().max(initial=0))
-        return {
-            "counters": self._counters.copy(),
-            **{f"rows/{name}": a[:, :most].copy() for name, a in self._arrays.items()},
-        }
+        """Copies of all that is there. Rows that were overwritten meanwhile are marked, as for a reader."""
+        counts = self.counts()
+        most = int(np.minimum(counts, self.slots).max(initial=0))
+        rows = {f"rows/{name}": a[:, :most].copy() for name, a in self._arrays.items()}
+        counters = np.stack([self._counters[:, BEGUN], counts], axis=1)  # what has begun is asked last
+        return {"counters": counters, "slots": np.array([self.slots]), **rows}
+
+    def fits(self, arrays: Mapping[str, np.ndarray]) -> bool:
+        """Whether a snapshot is one of as many rings of the same size, so that its rows come to lie where they lay."""
+        slots = int(arrays["slots"][0]) if "slots" in arrays else self.slots
+        return (len(arrays["counters"]), slots) == (self.rings, self.slots)
 
     def restore(self, arrays: Mapping[str, np.ndarray]) -> None:
-        """What a snapshot of rings of the same shape holds."""
+        """Take in a snapshot. The newest rows of other rings are dealt out evenly."""
+        if not self.fits(arrays):
+            self._deal(arrays)
+            return
         for name, array in self._arrays.items():
             saved = arrays[f"rows/{name}"]
             array[:, : saved.shape[1]] = saved
         self._counters[...] = arrays["counters"]
+
+    def _deal(self, arrays: Mapping[str, np.ndarray]) -> None:
+        width = next(array.shape[1] for name, array in arrays.items() if name.startswith("rows/"))
+        slots, found = int(arrays["slots"][0]) if "slots" in arrays else width, []
+        for ring, (begun, ended) in enumerate(arrays["counters"].tolist()):
+            numbers = np.arange(max(0, ended - slots, begun - slots), ended)  # older ones were being overwritten
+            found.append(np.stack([numbers - ended, np.full(len(numbers), ring), numbers % slots]))
+        by_age = np.concatenate(found, axis=1)
+        by_age = by_age[:, np.argsort(by_age[0], kind="stable")][1:, -self.rings * self.slots :]
+        for ring in range(self.rings):
+            from_ring, slot = by_age[:, ring :: self.rings]
+            self.write(ring, {name: arrays[f"rows/{name}"][from_ring, slot] for name in self._arrays})

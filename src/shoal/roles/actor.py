@@ -12,7 +12,7 @@ import numpy as np
 
 from shoal.core.keys import ACTING, STARTS, key_data
 from shoal.core.ports import Board, Slot, Stream
-from shoal.core.program import Context, Ports, Steps
+from shoal.core.program import Context, Part, Ports, Snapshot, Steps
 from shoal.core.trajectory import EARNED
 from shoal.roles.compiled import compiled, compiled_earned, compiled_starts
 from shoal.roles.parts import Parts, named_leaves, restore_leaves
@@ -127,8 +127,8 @@ class Actor:
             self._collector.collect(jax.device_put(layout.tree(vector)), version, unroll, slot)
             self._stream.push(lane)
 
-    def snapshots(self) -> dict[str, dict[str, np.ndarray]]:
-        return {f"actor-{self._lane}": self._collector.snapshot()}
+    def snapshots(self) -> Snapshot:
+        return {f"actor-{self._lane}": Part(self._collector.snapshot())}
 
     def close(self) -> None:
         self._collector.close()

@@ -17,7 +17,7 @@ import jax
 import numpy as np
 
 from shoal.core.ports import NOT_YET, Board, Op, Slot, Stream
-from shoal.core.program import Context, Episode, Ports, Report, Steps
+from shoal.core.program import Context, Episode, Part, Ports, Report, Snapshot, Steps
 from shoal.core.weights import to_vector
 from shoal.roles.actor import Collector
 from shoal.roles.episodes import EpisodeTracker
@@ -129,11 +129,14 @@ class FreeActor:
                 self._untold = None
                 return
 
-    def snapshots(self) -> dict[str, dict[str, np.ndarray]]:
+    def snapshots(self) -> Snapshot:
         """Only in lockstep is an actor between two unrolls when the main role is between two updates."""
         if not self._freedom.lockstep:
             return {}
-        return {f"actor-{self._index}": self._collector.snapshot(), f"told-{self._index}": self._tracker.snapshot()}
+        return {
+            f"actor-{self._index}": Part(self._collector.snapshot()),
+            f"told-{self._index}": Part(self._tracker.snapshot()),
+        }
 
     def close(self) -> None:
         self._collector.close()
@@ -208,7 +211,7 @@ class FreeLearner:
             metrics = {**report.metrics, **counts}
             yield Report(**{**vars(report), "episodes": episodes, "env_steps": steps, "metrics": metrics})
 
-    def snapshots(self) -> dict[str, dict[str, np.ndarray]]:
+    def snapshots(self) -> Snapshot:
         return self.trainer.snapshots()
 
     def close(self) -> None:

@@ -16,8 +16,8 @@ import numpy as np
 from shoal.algos.dyna_q import DynaQ
 from shoal.core.algorithm import ActorState, Drawn, LearnerState
 from shoal.core.keys import LEARNING, PLANNING, key_data
-from shoal.core.ports import Board, Pool, Slot, Stream, Table
-from shoal.core.program import Context, Ports, Report, Steps
+from shoal.core.ports import Board, Slot, Stream, Table
+from shoal.core.program import Context, Ports, Report, Snapshot, Steps
 from shoal.core.trajectory import Trajectory, Transitions
 from shoal.core.weights import to_vector
 from shoal.replay import Rings, make_sampler
@@ -72,11 +72,9 @@ class DynaUpdate:
 
     def __init__(self, parts: Parts, algorithm: DynaQ, ports: Ports) -> None:
         self._parts, self._algorithm = parts, algorithm
-        self._pool: Pool = ports["real"]
         self._blocks: Stream = ports["imagined"]
-        if "real" in parts.snapshots:
-            self._pool.restore(parts.snapshots["real"])
-        self._real = ReplayUpdate(parts, Replaying(parts, pool=self._pool))
+        # The learner alone writes there: the rows are its own to save, together with their priorities.
+        self._real = ReplayUpdate(parts, Replaying(parts, pool=ports["real"], keeps=True))
         self.imagined = ImaginedMemory(parts, algorithm)
         self._learn = compiled_replay(parts.algorithm).learn
         self._count = gradients_a_call(parts)
@@ -143,8 +141,8 @@ class DynaUpdate:
         rows, self._rows, self._words = self._rows, 0, []
         return rows
 
-    def snapshots(self) -> dict[str, dict[str, np.ndarray]]:
-        return {**self._real.snapshots(), "real": self._pool.snapshot()}
+    def snapshots(self) -> Snapshot:
+        return self._real.snapshots()
 
 
 class DynaLearner:
@@ -208,7 +206,7 @@ class DynaLearner:
         state = self.trainer.state
         self.trainer.state = state._replace(extra={**state.extra, "model": model})
 
-    def snapshots(self) -> dict[str, dict[str, np.ndarray]]:
+    def snapshots(self) -> Snapshot:
         return self.trainer.snapshots()
 
     def close(self) -> None:

@@ -17,7 +17,7 @@ import numpy as np
 
 from shoal.core.keys import ACTING, LEARNING, key_data
 from shoal.core.ports import Board, Call, Op, SharedStream, Stream
-from shoal.core.program import Context, Episode, Ports, Report, Steps
+from shoal.core.program import Context, Episode, Ports, Report, Snapshot, Steps
 from shoal.core.record import Field, Record
 from shoal.core.trajectory import as_trajectory
 from shoal.core.weights import to_vector
@@ -115,7 +115,7 @@ class Agent:
             format.write(slot, 0, time.monotonic(), told, {})
             self._news.push(self._index)
 
-    def snapshots(self) -> dict[str, dict[str, np.ndarray]]:
+    def snapshots(self) -> Snapshot:
         return {}
 
     def close(self) -> None:
@@ -172,7 +172,7 @@ class Predictor:
     def _active(self, numbers: Numbers) -> bool:
         return self._index < numbers.predictors
 
-    def snapshots(self) -> dict[str, dict[str, np.ndarray]]:
+    def snapshots(self) -> Snapshot:
         return {}
 
     def close(self) -> None:
@@ -247,7 +247,7 @@ class GradientTrainer:
     def _active(self, numbers: Numbers) -> bool:
         return self._index < numbers.trainers
 
-    def snapshots(self) -> dict[str, dict[str, np.ndarray]]:
+    def snapshots(self) -> Snapshot:
         return {}
 
     def close(self) -> None:
@@ -372,7 +372,7 @@ class Applier:
         }
         return {**served, **{name: value for name, value in status.items() if value is not None}}
 
-    def snapshots(self) -> dict[str, dict[str, np.ndarray]]:
+    def snapshots(self) -> Snapshot:
         return {}
 
     def close(self) -> None:

@@ -10,7 +10,7 @@ import jax
 import numpy as np
 
 from shoal.core.ports import Board, Slot, Stream
-from shoal.core.program import Context, Ports, Report, Steps
+from shoal.core.program import Context, Part, Ports, Report, Snapshot, Steps
 from shoal.core.trajectory import as_trajectory
 from shoal.core.weights import to_vector
 from shoal.roles.actor import Collector
@@ -75,8 +75,8 @@ class Trainer:
             lags=dict(zip(*(n.tolist() for n in np.unique(lag, return_counts=True)), strict=True)),
         )
 
-    def snapshots(self) -> dict[str, dict[str, np.ndarray]]:
-        trackers = {f"episodes-{i}": tracker.snapshot() for i, tracker in enumerate(self._trackers)}
+    def snapshots(self) -> Snapshot:
+        trackers = {f"episodes-{i}": Part(tracker.snapshot()) for i, tracker in enumerate(self._trackers)}
         return {**trackers, **self._update.snapshots()}
 
 
@@ -114,7 +114,7 @@ class Learner:
             times = {"time/broadcast": time.monotonic() - published, "queue/depth": sum(map(stream.depth, lanes))}
             yield Report(**{**vars(report), "metrics": {**report.metrics, **times}})
 
-    def snapshots(self) -> dict[str, dict[str, np.ndarray]]:
+    def snapshots(self) -> Snapshot:
         return self.trainer.snapshots()
 
     def close(self) -> None:
@@ -141,8 +141,8 @@ class Sequential:
             report = trainer.learn(self._slots, trainer.actor, 0.0)
             yield Report(**{**vars(report), "metrics": {**report.metrics, "time/broadcast": 0.0}})
 
-    def snapshots(self) -> dict[str, dict[str, np.ndarray]]:
-        collectors = {f"actor-{i}": c.snapshot() for i, c in enumerate(self._collectors)}
+    def snapshots(self) -> Snapshot:
+        collectors = {f"actor-{i}": Part(c.snapshot()) for i, c in enumerate(self._collectors)}
         return {**collectors, **self.trainer.snapshots()}
 
     def close(self) -> None:

@@ -17,7 +17,7 @@ import numpy as np
 
 from shoal.core.algorithm import LearnerState
 from shoal.core.ports import Board, Group, GroupBroken, Op
-from shoal.core.program import Context, Episode, Ports, Report, Steps
+from shoal.core.program import Context, Episode, Ports, Report, Snapshot, Steps
 from shoal.core.trajectory import as_trajectory
 from shoal.core.weights import to_vector
 from shoal.roles.apart import Told, lags_of
@@ -179,7 +179,7 @@ class JointLearner:
             lags={int(lag): int(lags[lag]) for lag in seen},
         )
 
-    def snapshots(self) -> dict[str, dict[str, np.ndarray]]:
+    def snapshots(self) -> Snapshot:
         return {}
 
     def close(self) -> None:

@@ -11,11 +11,12 @@ import numpy as np
 
 from shoal.core.algorithm import Algorithm, LearnerState, Replay
 from shoal.core.keys import LEARNING, key_data
+from shoal.core.program import Part, Snapshot
 from shoal.core.trajectory import Array, Trajectory
 from shoal.ops.shuffle import shuffled
 from shoal.roles.compiled import metric_name
 from shoal.roles.parts import Parts
-from shoal.roles.replaying import Replaying, compiled_replay, is_saved, replay_of
+from shoal.roles.replaying import REPLAY, Replaying, compiled_replay, is_saved, replay_of
 
 
 class Gradient(NamedTuple):
@@ -34,7 +35,7 @@ class OneByOne(Protocol):
 
     def gradient(self, state: LearnerState, index: int) -> Gradient: ...
 
-    def snapshots(self) -> dict[str, dict[str, np.ndarray]]:
+    def snapshots(self) -> Snapshot:
         """What its successor needs besides the state, by part."""
 
 
@@ -103,7 +104,7 @@ class UnrollGradients:
         vector, metrics, stop = self._steps.cut(state, self._batch, self._key, np.int32(epoch), np.int32(part))
         return Gradient(np.asarray(vector), _named(metrics), bool(stop))
 
-    def snapshots(self) -> dict[str, dict[str, np.ndarray]]:
+    def snapshots(self) -> Snapshot:
         return {}
 
 
@@ -117,9 +118,9 @@ class ReplayGradients:
         self._owed = 0  # environment steps whose gradients are still to come
         self._batch: Any = None
         self._version = 0
-        if "replay" in parts.snapshots:
-            self._owed = int(parts.snapshots["replay"]["owed"][0])
-            memory.restore(parts.snapshots["replay"])
+        if REPLAY in parts.snapshots:
+            self._owed = int(parts.snapshots[REPLAY]["owed"][0])
+            memory.restore(parts.snapshots[REPLAY])
 
     def take(
         self, state: LearnerState, acted: Any, trajectory: Trajectory, version: int, progress: float
@@ -153,10 +154,10 @@ class ReplayGradients:
         self.learnt(index, errors)
         return Gradient(np.asarray(vector), self.named(metrics), False)
 
-    def snapshots(self) -> dict[str, dict[str, np.ndarray]]:
+    def snapshots(self) -> Snapshot:
         if not is_saved(self._parts):
             return {}
-        return {"replay": {"owed": np.array([self._owed]), **self._memory.snapshot()}}
+        return {REPLAY: Part({"owed": np.array([self._owed]), **self._memory.snapshot()})}
 
 
 def _named(metrics: Any) -> dict[str, float]:

@@ -16,7 +16,7 @@ import numpy as np
 from shoal.algos.dyna_q import CANDIDATES, DynaQ
 from shoal.core.keys import PLANNING, key_data
 from shoal.core.ports import Board, Pool, Slot, Stream, Table
-from shoal.core.program import Context, Ports, Steps
+from shoal.core.program import Context, Ports, Snapshot, Steps
 from shoal.core.record import Field, Record
 from shoal.core.trajectory import Array, Transitions
 from shoal.core.weights import Layout, layout_of, to_vector
@@ -170,7 +170,7 @@ class Planner:
             if whole.all():
                 return Transitions(**rows)
 
-    def snapshots(self) -> dict[str, dict[str, np.ndarray]]:
+    def snapshots(self) -> Snapshot:
         return {}
 
     def close(self) -> None:

@@ -17,13 +17,15 @@ import numpy as np
 from shoal.core.algorithm import ActorState, Algorithm, Drawn, LearnerState, Replay
 from shoal.core.errors import BadInput
 from shoal.core.keys import LEARNING, REPLAYING, key_data
-from shoal.core.ports import Pool
+from shoal.core.ports import Pool, Slot
+from shoal.core.program import Part, Snapshot
 from shoal.core.record import Field, Record
 from shoal.core.trajectory import Array, Trajectory, as_trajectory
 from shoal.replay import Rings, make_sampler
 from shoal.roles.compiled import apply, metric_name, side_by_side
 from shoal.roles.parts import Parts
 
+REPLAY = "replay"  # the part of a snapshot that holds the rows
 CALL_BYTES = 1 << 26  # rows that one call of several gradients may take
 
 
@@ -34,25 +36,56 @@ class Batch(NamedTuple):
     indices: np.ndarray  # [count, batch]
 
 
+class OneRing:
+    """One ring of a pool, as a pool of its own: what a worker remembers alone lies where the main role can save it."""
+
+    rings = 1
+
+    def __init__(self, pool: Pool, ring: int) -> None:
+        self._pool, self._ring, self.slots = pool, ring, pool.slots
+
+    def write(self, ring: int, rows: Mapping[str, np.ndarray]) -> None:
+        self._pool.write(self._ring, rows)
+
+    def counts(self) -> np.ndarray:
+        return self._pool.counts()[self._ring : self._ring + 1]
+
+    def sizes(self) -> np.ndarray:
+        return self._pool.sizes()[self._ring : self._ring + 1]
+
+    def read(self, indices: np.ndarray, counts: np.ndarray) -> tuple[Slot, np.ndarray]:
+        every = self._pool.counts()
+        every[self._ring] = counts[0]
+        return self._pool.read(indices + self._ring * self.slots, every)
+
+    def snapshot(self) -> dict[str, np.ndarray]:
+        raise NotImplementedError("the rings of a pool are saved together")
+
+    def fits(self, arrays: Mapping[str, np.ndarray]) -> bool:
+        return self._pool.fits(arrays)
+
+    def restore(self, arrays: Mapping[str, np.ndarray]) -> None:
+        raise NotImplementedError("the rings of a pool are restored together")
+
+
 class Replaying:
     """Rows and the sampler over them. With a `pool`, rows go into this worker's ring and are drawn from all rings.
 
-    Without one, `workers` that each have a memory of their own share out what is kept and what is waited for.
+    `workers` that each have a memory of their own share out what is kept and what is waited for. `keeps`: the rows are part
+    of this one's snapshot; those of a pool that several write to are the main role's to save.
     """
 
-    def __init__(self, parts: Parts, *, pool: Pool | None = None, worker: int = 0, workers: int = 1) -> None:
-        self._replay = replay_of(parts)
-        if pool is None and workers > 1:
-            share = max(self._replay.batch, self._replay.capacity // workers)
-            self._replay = self._replay._replace(capacity=share, warmup=min(share, self._replay.warmup // workers))
+    def __init__(
+        self, parts: Parts, *, pool: Pool | None = None, worker: int = 0, workers: int = 1, keeps: bool = False
+    ) -> None:
+        self._replay = shared_out(replay_of(parts), workers)
         self._seed, self._worker = parts.seed, worker
         self._rows = type(rows_of(parts))
+        self._keeps = keeps or pool is None
         if pool is None:
-            record = Rings.record(row_record(parts), 1, self._replay.capacity)
-            pool, self._ring, self._own = Rings.over(record.empty()), 0, True
-        else:
-            self._ring, self._own = worker, False
+            pool = Rings.over(Rings.record(row_record(parts), 1, self._replay.capacity).empty())
         self._pool = pool
+        self._ring = worker if pool.rings > 1 else 0
         self._sampler = make_sampler(self._replay, pool.rings, pool.slots)
         self._seen = np.zeros(pool.rings, np.int64)  # rows of each ring that the sampler knows
 
@@ -99,16 +132,21 @@ class Replaying:
         self._sampler.feedback(indices, td)
 
     def snapshot(self) -> dict[str, np.ndarray]:
-        """What a successor needs; rows only where they are this one's alone."""
-        rows = self._pool.snapshot() if self._own else {}
+        """What a successor needs; the rows where this one keeps them."""
+        rows = self._pool.snapshot() if self._keeps else {}
         return {**rows, "seen": self._seen.copy(), **{f"sampler/{n}": a for n, a in self._sampler.snapshot().items()}}
 
     def restore(self, arrays: Mapping[str, np.ndarray]) -> None:
-        if self._own:
+        """Take in a snapshot. Priorities belong to rows: where those come to lie elsewhere, all of them are new to the sampler."""
+        if self._keeps:
             self._pool.restore(arrays)
-        self._seen[...] = arrays["seen"]
+            if not self._pool.fits(arrays):
+                return
         prefix = "sampler/"
-        self._sampler.restore({n.removeprefix(prefix): a for n, a in arrays.items() if n.startswith(prefix)})
+        saved = {n.removeprefix(prefix): a for n, a in arrays.items() if n.startswith(prefix)}
+        if saved.keys() == self._sampler.snapshot().keys():  # else it is another kind of sampler
+            self._seen[...] = arrays["seen"]
+            self._sampler.restore(saved)
 
 
 class CompiledReplay(NamedTuple):
@@ -168,8 +206,8 @@ class ReplayUpdate:
         self._count = gradients_a_call(parts)
         self._owed = 0  # environment steps whose gradients are still to come
         self.memory = memory or Replaying(parts)
-        if "replay" in parts.snapshots:
-            arrays = parts.snapshots["replay"]
+        if REPLAY in parts.snapshots:
+            arrays = parts.snapshots[REPLAY]
             self._owed = int(arrays["owed"][0])
             self.memory.restore(arrays)
 
@@ -206,16 +244,24 @@ class ReplayUpdate:
             metrics["explore/epsilon"] = float(actor.epsilon)
         return state, actor, {**metrics, "replay/rows": float(memory.size()), "replay/gradients": float(state.step)}
 
-    def snapshots(self) -> dict[str, dict[str, np.ndarray]]:
+    def snapshots(self) -> Snapshot:
         if not is_saved(self._parts):
             return {}
-        return {"replay": {"owed": np.array([self._owed]), **self.memory.snapshot()}}
+        return {REPLAY: Part({"owed": np.array([self._owed]), **self.memory.snapshot()}, lasts=True)}
 
 
 def replay_of(parts: Parts) -> Replay:
     replay = parts.algorithm.experience
     assert isinstance(replay, Replay), replay
     return replay
+
+
+def shared_out(replay: Replay, workers: int) -> Replay:
+    """What each of so many workers with a memory of its own keeps and waits for."""
+    if workers == 1:
+        return replay
+    share = max(replay.batch, replay.capacity // workers)
+    return replay._replace(capacity=share, warmup=min(share, replay.warmup // workers))
 
 
 def gradients_a_call(parts: Parts) -> int:

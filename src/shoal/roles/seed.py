@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from shoal.core.ports import NOT_YET, Board, Call, Op, Slot, Stream
-from shoal.core.program import Context, Ports, Report, Steps
+from shoal.core.program import Context, Ports, Report, Snapshot, Steps
 from shoal.core.record import Field, Record
 from shoal.core.trajectory import trajectory_record
 from shoal.core.weights import to_vector
@@ -73,7 +73,7 @@ class EnvActor:
             question = {"obs": rows.obs, "first": rows.first, "lost": lost, "run": run}
             question |= {name: slot[name][t] for name in ROW}
 
-    def snapshots(self) -> dict[str, dict[str, np.ndarray]]:
+    def snapshots(self) -> Snapshot:
         return {}
 
     def close(self) -> None:
@@ -205,7 +205,7 @@ class Inference:
             lane.begin(slot)
         return True
 
-    def snapshots(self) -> dict[str, dict[str, np.ndarray]]:
+    def snapshots(self) -> Snapshot:
         return {}
 
     def close(self) -> None:
@@ -243,7 +243,7 @@ class SeedLearner:
             }
             yield Report(**{**vars(report), "metrics": metrics})
 
-    def snapshots(self) -> dict[str, dict[str, np.ndarray]]:
+    def snapshots(self) -> Snapshot:
         return self.trainer.snapshots()
 
     def close(self) -> None:

@@ -8,7 +8,7 @@ import jax
 import numpy as np
 
 from shoal.core.ports import Stream, Table
-from shoal.core.program import Context, Ports, Steps
+from shoal.core.program import Context, Ports, Snapshot, Steps
 from shoal.roles.packing import Packing
 from shoal.roles.parts import Parts
 
@@ -39,7 +39,7 @@ class Shard:
             yield from self._table.change([index], lambda _, rows, new=new: [new])  # type: ignore[misc]
             lanes.append(lanes.pop(lanes.index(lane)))  # whoever was served last comes last
 
-    def snapshots(self) -> dict[str, dict[str, np.ndarray]]:
+    def snapshots(self) -> Snapshot:
         return {}
 
     def close(self) -> None:

@@ -13,8 +13,8 @@ import numpy as np
 
 from shoal.core.algorithm import Algorithm, LearnerState, Moments, Replay
 from shoal.core.config import Fraction, Positive
-from shoal.core.ports import NOT_YET, Op, Roster, Slot, Stream, Table
-from shoal.core.program import Context, Episode, Ports, Report, Steps
+from shoal.core.ports import NOT_YET, Op, Pool, Roster, Slot, Stream, Table
+from shoal.core.program import Context, Episode, Part, Ports, Report, Snapshot, Steps
 from shoal.core.trajectory import Array, Trajectory, as_trajectory
 from shoal.core.weights import to_vector
 from shoal.ops import statistics
@@ -25,7 +25,7 @@ from shoal.roles.news import News, NewsFormat, mean_metrics
 from shoal.roles.one_by_one import ReplayGradients, make_one_by_one
 from shoal.roles.packing import Packing
 from shoal.roles.parts import Parts
-from shoal.roles.replaying import Replaying
+from shoal.roles.replaying import REPLAY, OneRing, Replaying, is_saved
 from shoal.roles.updates import make_update
 
 REPORT_SECONDS = 0.1  # between two reports, at least: they are looked at while the workers want the cores
@@ -102,12 +102,17 @@ class Worker:
 
     def _make_link(self, ports: Ports) -> Link:
         config, parts, index, packing = self._config, self._parts, self._index, self._packing
-        # The parts of this worker alone: its own replay to go on from.
-        kept = parts.snapshots.get(f"replay-{index}")
-        mine = parts if kept is None else replace(parts, snapshots={"replay": kept})
-        memory = None
+        mine, memory = parts, None
         if isinstance(parts.algorithm.experience, Replay):
-            memory = Replaying(mine, pool=ports.get("replay"), worker=index, workers=parts.actors)
+            # The parts of this worker alone: what it knows of its rows, where those come back as they were.
+            pool: Pool = ports["replay"]
+            rows, known = parts.snapshots.get(REPLAY), parts.snapshots.get(f"{REPLAY}-{index}")
+            found = {} if rows is None or known is None or not pool.fits(rows) else {REPLAY: known}
+            mine = replace(parts, snapshots=found) if rows is not None else parts
+            if config.replay == "global":
+                memory = Replaying(mine, pool=pool, worker=index)
+            else:
+                memory = Replaying(mine, pool=OneRing(pool, index), worker=index, workers=parts.actors)
         blank = packing.blank()
         state, actor = self._open(packing.pack(blank), packing.without_shared(blank))
         if config.consistency == "sharded":
@@ -190,14 +195,13 @@ class Worker:
         began, ended = slot["clock"].tolist()
         self._format.write(news, slot["reward"].size, began, episodes, {**metrics, "time/collect": ended - began})
 
-    def snapshots(self) -> dict[str, dict[str, np.ndarray]]:
+    def snapshots(self) -> Snapshot:
         index = self._index
-        learning = self._learning.snapshots().get("replay", {})
         return {
-            f"actor-{index}": self._collector.snapshot(),
-            f"episodes-{index}": self._tracker.snapshot(),
-            f"worker-{index}": {"own": self._own.pull(index)[1]},
-            **({f"replay-{index}": learning} if learning else {}),
+            f"actor-{index}": Part(self._collector.snapshot()),
+            f"episodes-{index}": Part(self._tracker.snapshot()),
+            f"worker-{index}": Part({"own": self._own.pull(index)[1]}),
+            **{f"{name}-{index}": Part(part.arrays) for name, part in self._learning.snapshots().items()},
         }
 
     def close(self) -> None:
@@ -322,8 +326,8 @@ class Monitor:
             self._own.put(own, worker)
         if "statistics" in self._ports:
             self._ports["statistics"].put(packing.pack_statistics(state))
-        if "pool" in self._parts.snapshots:
-            self._ports["replay"].restore(self._parts.snapshots["pool"])
+        if "replay" in self._ports and REPLAY in self._parts.snapshots:
+            self._ports["replay"].restore(self._parts.snapshots[REPLAY])
 
     def state(self) -> LearnerState:
         """The shared part as it is now; what workers keep for themselves is the first one's."""
@@ -361,8 +365,10 @@ class Monitor:
             lags=lags,
         )
 
-    def snapshots(self) -> dict[str, dict[str, np.ndarray]]:
-        return {"pool": self._ports["replay"].snapshot()} if "replay" in self._ports else {}
+    def snapshots(self) -> Snapshot:
+        if "replay" not in self._ports or not is_saved(self._parts):
+            return {}
+        return {REPLAY: Part(self._ports["replay"].snapshot(), lasts=True)}
 
     def close(self) -> None:
         return None

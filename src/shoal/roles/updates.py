@@ -9,6 +9,7 @@ import numpy as np
 
 from shoal.core.algorithm import ActorState, LearnerState, Replay
 from shoal.core.keys import LEARNING, key_data
+from shoal.core.program import Snapshot
 from shoal.core.trajectory import Trajectory, as_trajectory
 from shoal.roles.compiled import compiled, metric_name
 from shoal.roles.parts import Parts
@@ -26,7 +27,7 @@ class Update(Protocol):
     ) -> tuple[LearnerState, ActorState, dict[str, float]]:
         """(state, what acts next, metrics) after an unroll of every lane, which `acted` had acted."""
 
-    def snapshots(self) -> dict[str, dict[str, np.ndarray]]:
+    def snapshots(self) -> Snapshot:
         """What its successor needs besides the state, by part."""
 
 
@@ -48,7 +49,7 @@ class UnrollUpdate:
         state, actor, metrics = self._update(state, acted, trajectories, key, np.float32(progress))
         return state, actor, {metric_name(name): float(value) for name, value in metrics.items()}
 
-    def snapshots(self) -> dict[str, dict[str, np.ndarray]]:
+    def snapshots(self) -> Snapshot:
         return {}
 
 

@@ -19,7 +19,7 @@ import numpy as np
 from shoal.core.algorithm import Replay
 from shoal.core.errors import BadInput
 from shoal.core.keys import ACTING, LEARNING, STARTS, key_data, keys_in_a_row
-from shoal.core.program import Fault, Program, Report
+from shoal.core.program import Fault, Part, Program, Report, Snapshot
 from shoal.core.trajectory import Array, Trajectory
 from shoal.roles.compiled import act, metric_name, over_all, update
 from shoal.roles.episodes import EpisodeTracker
@@ -256,8 +256,8 @@ class FusedSession:
         seen = Seen(rows["reward"], rows["boundary"], rows["valid"], rows["first"], lost.sum())
         return Loop(learner, actor, envs, carry, first, loop.starts), seen, metrics
 
-    def snapshots(self) -> dict[str, dict[str, np.ndarray]]:
-        return {"loop": named_leaves(self._moving()), "episodes-0": self._tracker.snapshot()}
+    def snapshots(self) -> Snapshot:
+        return {"loop": Part(named_leaves(self._moving())), "episodes-0": Part(self._tracker.snapshot())}
 
     def _moving(self) -> dict[str, Any]:
         """What goes round besides the learner."""

@@ -7,11 +7,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from shoal.core.errors import RunFailed
 from shoal.core.ports import NOT_YET, Op
-from shoal.core.program import Context, Fault, PortSpec, Program, Report
+from shoal.core.program import Context, Fault, PortSpec, Program, Report, Snapshot
 from shoal.runtimes.memory import PLAIN, Place, Silent, plain_ports, private_arena
 from shoal.runtimes.session import Event, attempt, resume
 
@@ -74,7 +72,7 @@ class InlineSession:
                 stuck = ", ".join(f"{name} waits for {op.what}" for name, op in waiting.items() if op is not None)
                 raise RunFailed(f"nobody can go on: {stuck}")
 
-    def snapshots(self) -> dict[str, dict[str, np.ndarray]]:
+    def snapshots(self) -> Snapshot:
         return {part: arrays for role in self._roles.values() for part, arrays in role.snapshots().items()}
 
     def close(self) -> None:

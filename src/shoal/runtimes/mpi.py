@@ -15,12 +15,11 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import cloudpickle
-import numpy as np
 
 from shoal.core.config import Positive, PositiveFloat
 from shoal.core.device import settle_process
 from shoal.core.errors import BadInput, EnvFault, RunFailed
-from shoal.core.program import Context, Fault, Program, RoleSpec
+from shoal.core.program import Context, Fault, Program, RoleSpec, Snapshot
 from shoal.runtimes import ranks
 from shoal.runtimes.memory import PLAIN, Place, arena_size, plain_ports
 from shoal.runtimes.mpi_ports import RMA, RmaGroup, rma_ports, rma_window
@@ -217,7 +216,7 @@ class MpiSession:
                     " --resume goes on from the checkpoint"
                 )
 
-    def snapshots(self) -> dict[str, dict[str, np.ndarray]]:
+    def snapshots(self) -> Snapshot:
         return lasting(self._main)
 
     def abort(self) -> None:

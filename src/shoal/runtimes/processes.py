@@ -22,11 +22,10 @@ from typing import Any
 
 import cloudpickle
 import msgspec
-import numpy as np
 
 from shoal.core.config import PositiveFloat
 from shoal.core.errors import BadInput, EnvFault, RunFailed
-from shoal.core.program import Context, Fault, Program, RoleSpec
+from shoal.core.program import Context, Fault, Program, RoleSpec, Snapshot
 from shoal.core.record import Field, Record
 from shoal.runtimes.memory import PLAIN, Lock, Place, arena_size, plain_ports
 from shoal.runtimes.session import START_TIMEOUT, Event, Stopped, drive, lasting
@@ -257,7 +256,7 @@ class ProcessesSession:
         self._faults.append(Fault(role=child.spec.name, kind=kind, detail=detail))
         self._spawn(child.spec, child.index)
 
-    def snapshots(self) -> dict[str, dict[str, np.ndarray]]:
+    def snapshots(self) -> Snapshot:
         return lasting(self._main)
 
     def abort(self) -> None:

@@ -7,10 +7,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-import numpy as np
-
 from shoal.core.ports import NOT_YET, Op
-from shoal.core.program import Fault, Program, Report, Steps
+from shoal.core.program import Fault, Program, Report, Role, Snapshot, Steps
 
 Event = Report | Fault
 START_TIMEOUT = 120.0  # seconds that an actor may take to be ready: imports, compilation, making its environments
@@ -21,7 +19,7 @@ class Session(Protocol):
 
     def __iter__(self) -> Iterator[Event]: ...
 
-    def snapshots(self) -> dict[str, dict[str, np.ndarray]]:
+    def snapshots(self) -> Snapshot:
         """Between two events: what resume needs to go on bit for bit, by part; where roles run elsewhere, `lasting` parts."""
 
     def close(self) -> None: ...
@@ -45,9 +43,9 @@ class Runtime(Protocol):
         """Begin. `stopping` is asked whenever the main role has to wait: once it is true, the events end."""
 
 
-def lasting(main: Any) -> dict[str, dict[str, np.ndarray]]:
-    """What the main role remembers and a resumed run should too, even where the other roles begin anew: its replay."""
-    return {} if main is None else {part: arrays for part, arrays in main.snapshots().items() if part == "replay"}
+def lasting(main: Role | None) -> Snapshot:
+    """The parts of the main role that hold by themselves, for runtimes whose other roles begin again in a resumed run."""
+    return {} if main is None else {name: part for name, part in main.snapshots().items() if part.lasts}
 
 
 class Stopped(Exception):

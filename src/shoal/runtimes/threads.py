@@ -15,11 +15,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from shoal.core.config import PositiveFloat
 from shoal.core.errors import RunFailed, ShoalError
-from shoal.core.program import Context, Fault, Program, RoleSpec
+from shoal.core.program import Context, Fault, Program, RoleSpec, Snapshot
 from shoal.runtimes.memory import PLAIN, Lock, Place, plain_ports, private_arena
 from shoal.runtimes.session import START_TIMEOUT, Event, Stopped, drive, lasting
 
@@ -189,7 +187,7 @@ class ThreadsSession:
                     " --runtime processes replaces the actor and goes on"
                 )
 
-    def snapshots(self) -> dict[str, dict[str, np.ndarray]]:
+    def snapshots(self) -> Snapshot:
         return lasting(self._main)
 
     def close(self) -> None:

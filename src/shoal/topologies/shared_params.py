@@ -26,7 +26,7 @@ from shoal.roles.links import gradient_record
 from shoal.roles.news import NewsFormat
 from shoal.roles.packing import Packing
 from shoal.roles.parts import Parts
-from shoal.roles.replaying import replay_of, row_record, rows_of
+from shoal.roles.replaying import replay_of, row_record, rows_of, shared_out
 from shoal.roles.shards import Shard
 from shoal.roles.shared import OWN_METRICS, Monitor, SharedParamsConfig, Worker, one_at_a_time
 from shoal.roles.straying import straying_rows
@@ -73,8 +73,11 @@ class SharedParamsTopology:
         }
         if packing.statistics_size:
             ports["statistics"] = TableSpec(workers=workers, size=packing.statistics_size, consistency="lock")
-        if config.replay == "global":
+        if isinstance(parts.algorithm.experience, Replay):
+            # A ring a worker, where the monitor can save it, whether they draw from all rings or from their own alone.
             slots = max(1, replay_of(parts).capacity // parts.actors)
+            if config.replay == "local":
+                slots = shared_out(replay_of(parts), parts.actors).capacity
             ports["replay"] = PoolSpec(workers=parts.actors, slots=slots, record=row_record(parts))
         servers: tuple[str, ...] = ()
         if config.consistency == "sharded":
