@@ -14,6 +14,11 @@ def key_data(seed: int, *path: int) -> np.ndarray:
     return np.random.SeedSequence(entropy=seed, spawn_key=path).generate_state(2)
 
 
+def going_on(start: int) -> tuple[int, ...]:
+    """What a path ends with in a run that goes on from `start`, where nobody knows how many keys were drawn before."""
+    return (start,) if start else ()
+
+
 def keys_in_a_row(seed: int, *path: int, first: int, count: int) -> np.ndarray:
     """`key_data(seed, *path, at)` of `count` consecutive `at`s from `first`: [count, 2].
 

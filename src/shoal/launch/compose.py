@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -15,7 +16,7 @@ from shoal.envs.autoreset import Rows
 from shoal.envs.jax_envs import BatchedJax, actor_key
 from shoal.envs.source import Source
 from shoal.experiment import Plan
-from shoal.launch.saved import under
+from shoal.launch.resuming import parts_to_go_on_from, state_to_go_on_from, with_replay
 from shoal.roles.parts import EnvRows, Parts, named_leaves
 from shoal.roles.replaying import check_memory
 from shoal.run.checkpoints import Loaded
@@ -44,18 +45,21 @@ def make_rows(source: Source, envs: int, seed: int, actor: int, context: Context
     return Rows(source.batch(envs, seed, actor), on_fault)
 
 
-def make_parts(plan: Plan, loaded: Loaded | None, weights: Mapping[str, np.ndarray] | None) -> Parts:
-    """`loaded` is a checkpoint to go on from; `weights` are the params and statistics of another run to begin with."""
+def make_parts(
+    plan: Plan,
+    loaded: Loaded | None,
+    weights: Mapping[str, np.ndarray] | None,
+    say: Callable[[str], None] = lambda message: None,
+) -> Parts:
+    """`loaded` is a checkpoint to go on from; `weights` are the params and statistics of another run to begin with.
+
+    A run goes on from the environment steps that were made, whatever an update was then: `say` hears what begins again.
+    """
     settings, algorithm = plan.settings, make_algorithm(plan)
     steps = algorithm.experience.length * algorithm.task.envs * settings.learners
     assert settings.steps is not None
-    state: Mapping[str, np.ndarray] = {}
-    snapshots: dict[str, dict[str, np.ndarray]] = {}
-    if loaded is not None:
-        state = under(loaded.arrays, "state/")
-        for name, array in under(loaded.arrays, "part/").items():
-            part, _, leaf = name.partition("/")
-            snapshots.setdefault(part, {})[leaf] = array
+    start = int(loaded.meta["version"]) if loaded else 0
+    spent = int(loaded.meta["env_steps"]) if loaded else 0
     pure = plan.source.jax_env() if plan.settings.runtime == "fused" else None
     parts = Parts(
         algorithm=algorithm,
@@ -65,14 +69,17 @@ def make_parts(plan: Plan, loaded: Loaded | None, weights: Mapping[str, np.ndarr
         learners=settings.learners,
         unrolls=algorithm.task.envs // plan.envs,
         seed=settings.seed,
-        updates=-(-settings.steps // steps),
-        start=int(loaded.meta["version"]) if loaded else 0,
-        state=state,
-        snapshots=snapshots,
+        updates=start + -(-max(0, settings.steps - spent) // steps),
+        start=start,
+        spent=spent,
+        state=state_to_go_on_from(plan, algorithm, loaded, say) if loaded else {},
+        snapshots=parts_to_go_on_from(plan, loaded, say) if loaded else {},
         starts=plan.source.starts(algorithm, plan.actors),
         report_every=settings.report_every,
         pure_env=None if pure is None else (BatchedJax(pure, plan.envs), actor_key(settings.seed, 0)),
     )
+    if loaded is not None:
+        parts = with_replay(parts, loaded, say)
     if isinstance(algorithm.experience, Replay):
         check_memory(parts, available_memory())
     if weights is not None:
@@ -83,5 +90,5 @@ def make_parts(plan: Plan, loaded: Loaded | None, weights: Mapping[str, np.ndarr
             raise BadInput(
                 f"--from: its weights do not fit this run's net or spaces ({', '.join(strange[:2]) or 'none'})"
             )
-        parts = Parts(**{**{f: getattr(parts, f) for f in parts.__dataclass_fields__}, "state": {**fresh, **kept}})
+        parts = replace(parts, state=kept)
     return parts

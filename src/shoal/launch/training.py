@@ -76,8 +76,8 @@ class Training:
         self.plan, self.folder, self.callbacks = plan, folder, callbacks
         self.quiet, self._begun = quiet, begun
         settle_process()
-        self.parts = make_parts(plan, loaded, weights)
         self._say = say or (lambda message: None)
+        self.parts = make_parts(plan, loaded, weights, self._say)
         self._checkpoints = Checkpoints(folder.checkpoints, keep=plan.settings.keep, on_alert=self._alert)
         self._saved_version = self.parts.start if loaded else -1
         self.outcome = Outcome(version=self.parts.start)
@@ -156,7 +156,7 @@ class Training:
     def _loop(self) -> None:
         settings, outcome = self.plan.settings, self.outcome
         last_saved = time.monotonic()
-        budget = self.parts.updates * self.parts.steps_per_update
+        budget = self.parts.budget
         if outcome.version >= self.parts.updates:
             return
         for event in self._session:

@@ -19,10 +19,13 @@ from shoal.roles.parts import Parts, named_leaves, restore_leaves
 
 
 class Collector:
-    """One actor's environments, and the policy's state on them. `collect` fills a slot with the next unroll."""
+    """One actor's environments, and the policy's state on them. `collect` fills a slot with the next unroll.
 
-    def __init__(self, parts: Parts, index: int, context: Context) -> None:
-        self._parts, self._index, self._context = parts, index, context
+    `again` ends the path of its keys where unrolls of the same numbers may have been made before a resume.
+    """
+
+    def __init__(self, parts: Parts, index: int, context: Context, again: tuple[int, ...] = ()) -> None:
+        self._parts, self._index, self._context, self._again = parts, index, context, again
         self._rows = parts.make_rows(index, context)
         self._act = compiled(parts.algorithm).act
         self._carry = {n: np.array(a) for n, a in parts.algorithm.initial_carry(parts.envs).items()}
@@ -49,7 +52,7 @@ class Collector:
     def collect(self, actor: Any, version: int, unroll: int, slot: Slot) -> None:
         """Fill `slot` with unroll number `unroll`, acting by `actor`."""
         parts, rows = self._parts, self._rows
-        key = jax.device_put(key_data(parts.seed, ACTING, self._index, unroll))
+        key = jax.device_put(key_data(parts.seed, ACTING, self._index, unroll, *self._again))
         slot["clock"][0] = time.monotonic()
         rows.begin(slot, parts.algorithm.experience.fresh, self._next_starts(actor, unroll))
         for name, array in self._carry.items():
@@ -74,7 +77,7 @@ class Collector:
         """Where the episodes of this unroll begin, if that is not left to the environments."""
         if self._starts is None:
             return None
-        key = key_data(self._parts.seed, STARTS, self._index, unroll)
+        key = key_data(self._parts.seed, STARTS, self._index, unroll, *self._again)
         sample = compiled_starts(self._starts, self._parts.envs)
         starts, self._remembered = sample(self._remembered, actor, key)
         return np.asarray(starts)

@@ -16,6 +16,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from shoal.core.keys import going_on
 from shoal.core.ports import NOT_YET, Board, Op, Slot, Stream
 from shoal.core.program import Context, Episode, Part, Ports, Report, Snapshot, Steps
 from shoal.core.weights import to_vector
@@ -56,7 +57,9 @@ class FreeActor:
         self._stream: Any = ports[freedom.port]
         self._news: Stream = ports["news"]
         self._format = news_format(parts)
-        self._collector = Collector(parts, index, context)
+        # Out of step, actors may have made more unrolls than there are versions.
+        again = () if freedom.lockstep else going_on(parts.start)
+        self._collector = Collector(parts, index, context, again)
         self._tracker = EpisodeTracker(parts.envs)
         if (name := f"told-{index}") in parts.snapshots:
             self._tracker.restore(parts.snapshots[name])

@@ -138,6 +138,7 @@ class Predictor:
         batcher = Batcher(self._shop.parts, self._shop.rows, (ACTING, self._index))
         tally = Tally(self._served, self._index, batcher)
         yield from weights.first()
+        batcher.begin(weights.version)
         while True:
             yield from self._control.until(self._active)
             least = -(-self._control.numbers.agents // 2)
@@ -208,7 +209,7 @@ class GradientTrainer:
         news.write(hello, 0, time.monotonic(), (), {})
         self._out.push(self._index)
         yield from weights.first()
-        made = 0
+        made = weights.version  # at least as many as it or a predecessor has made, so that no key is drawn again
         while True:
             taken: list[tuple[int, Any]] = []
             while len(taken) < parts.batch:
@@ -221,7 +222,7 @@ class GradientTrainer:
             began = time.monotonic()
             weights.refresh()
             slots = [slot for _, slot in taken]
-            progress = np.float32(weights.version / max(1, parts.updates))
+            progress = np.float32(parts.progress(weights.version))
             key = key_data(parts.seed, LEARNING, self._index, made)
             vector, metrics = compute(weights.tree, [as_trajectory(slot) for slot in slots], key, progress)
             out = yield from self._out.claim(self._index)
@@ -300,7 +301,7 @@ class Applier:
             if not self._steps:
                 began_at = found.began
                 tried = before
-            progress = np.float32(self.version / max(1, parts.updates))
+            progress = np.float32(parts.progress(self.version))
             self.state, known, actor = applied(self.state, slot["gradient"], progress)
             lag = self.version - slot["acted"].ravel()
             stream.release(lane)

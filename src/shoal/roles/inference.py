@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from shoal.core.keys import ACTING, key_data
+from shoal.core.keys import ACTING, going_on, key_data
 from shoal.core.ports import Board, Stream
 from shoal.core.program import Steps
 from shoal.core.weights import Layout
@@ -38,7 +38,8 @@ class Batcher:
     """`act` on several questions at once, padded to one of a few compiled sizes.
 
     A call takes at most `rows` rows: a question with more is cut, fewer questions are put together. The time that calls
-    take says how long it is worth to wait for a fuller batch.
+    take says how long it is worth to wait for a fuller batch. Keys count on from call to call: `begin` says at which version,
+    so that neither a resumed run nor a successor draws a predecessor's keys again.
     """
 
     def __init__(self, parts: Parts, rows: int, path: tuple[int, ...]) -> None:
@@ -53,12 +54,17 @@ class Batcher:
         # On the device once: a call with NumPy arrays would bring them there each time.
         self._explore = {size: jax.device_put(np.ones(size, np.float32)) for size in self._sizes}
         self._act = compiled(algorithm).act
-        self._key = jax.device_put(key_data(parts.seed, ACTING, *path))
+        self._path = (parts.seed, ACTING, *path)
+        self.begin(0)
         self.calls = self.rows = 0
         self.took = 0.0  # seconds a call, a moving mean
         actor = jax.device_put(self._layout.tree(np.zeros(self._layout.size, np.float32)))
         for size in self._sizes:
             self._call(actor, 0, size)
+
+    def begin(self, version: int) -> None:
+        """The next call is the first, by weights of this version."""
+        self._key = jax.device_put(key_data(*self._path, *going_on(version)))
 
     def patience(self, longest: float) -> float:
         """Seconds that it is worth to wait for a fuller batch, at most `longest`."""

@@ -45,9 +45,10 @@ class Parts:
     learners: int = 1
     unrolls: int = 0  # that a learner takes for one update; 0 is one of each actor
     seed: int
-    updates: int  # the budget
+    updates: int  # the version at which the budget is spent
     start: int = 0  # the version to go on from
-    state: Mapping[str, np.ndarray] = field(default_factory=dict)  # the learner's, by leaf name; empty is a fresh start
+    spent: int = 0  # environment steps made up to there, by updates of whatever size
+    state: Mapping[str, np.ndarray] = field(default_factory=dict)  # the learner's, by leaf name; the others are fresh
     snapshots: Mapping[str, Mapping[str, np.ndarray]] = field(default_factory=dict)  # by role, for exact resume
     pure_env: Any = None  # the environments as pure functions, for `fused`
     starts: tuple[Starts, ...] = ()  # where each actor's fresh episodes begin; () leaves it to the environments
@@ -66,10 +67,15 @@ class Parts:
     def steps_per_update(self) -> int:
         return self.unroll * self.envs * self.batch * self.learners
 
+    @property
+    def budget(self) -> int:
+        """Environment steps when all updates are made."""
+        return self.spent + (self.updates - self.start) * self.steps_per_update
+
     def progress(self, version: int, steps: int = 0) -> float:
         """The share of the budget that is spent: by updates, or by steps since the start, some of which may be lost."""
-        made = self.start * self.steps_per_update + steps
-        return max(version / max(1, self.updates), made / max(1, self.updates * self.steps_per_update))
+        made = max((version - self.start) * self.steps_per_update, steps)
+        return (self.spent + made) / max(1, self.budget)
 
     @property
     def batch(self) -> int:
@@ -112,7 +118,7 @@ class Parts:
     @cached_property
     def _initial_state(self) -> LearnerState:
         state: LearnerState = jax.jit(self._init)()
-        return LearnerState(*restore_leaves(state, self.state)) if self.state else state
+        return LearnerState(*restore_leaves(state, {**named_leaves(state), **self.state})) if self.state else state
 
 
 def restore_leaves(tree: Any, arrays: Mapping[str, np.ndarray]) -> Any:

@@ -14,7 +14,7 @@ import jax
 import numpy as np
 
 from shoal.algos.dyna_q import CANDIDATES, DynaQ
-from shoal.core.keys import PLANNING, key_data
+from shoal.core.keys import PLANNING, going_on, key_data
 from shoal.core.ports import Board, Pool, Slot, Stream, Table
 from shoal.core.program import Context, Ports, Snapshot, Steps
 from shoal.core.record import Field, Record
@@ -141,7 +141,7 @@ class Planner:
 
     def _round(self, number: int, slot: Slot) -> Generator[Any, Any, None]:
         algorithm, config, began = self._algorithm, self._algorithm.config, time.monotonic()
-        path = (PLANNING, self._lane, number)
+        path = (PLANNING, self._lane, number, *going_on(self._parts.start))
         rng = np.random.default_rng(np.random.SeedSequence(self._parts.seed, spawn_key=path))
         size, layout = int(self._real.sizes()[0]), model_layout(algorithm)
         scales = scales_layout(algorithm).tree(self._scales.latest()[1])

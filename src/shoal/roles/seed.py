@@ -159,6 +159,7 @@ class Inference:
 
     def run(self) -> Steps:
         yield from self._weights.first()
+        self._batcher.begin(self._weights.version)
         while True:
             ready = yield from self._next()
             self._weights.refresh()

@@ -13,6 +13,7 @@ import numpy as np
 
 from shoal.core.algorithm import Algorithm, LearnerState, Moments, Replay
 from shoal.core.config import Fraction, Positive
+from shoal.core.keys import going_on
 from shoal.core.ports import NOT_YET, Op, Pool, Roster, Slot, Stream, Table
 from shoal.core.program import Context, Episode, Part, Ports, Report, Snapshot, Steps
 from shoal.core.trajectory import Array, Trajectory, as_trajectory
@@ -90,7 +91,9 @@ class Worker:
         self._own: Table = ports["own"]
         self._packing = Packing(parts.algorithm, config.share_moments(parts.algorithm))
         self._statistics = Statistics(ports["statistics"], self._packing) if "statistics" in ports else None
-        self._collector = Collector(parts, index, context)
+        # How many unrolls this worker had made is known where it goes on exactly; elsewhere they were shared out by chance.
+        exact = f"worker-{index}" in parts.snapshots
+        self._collector = Collector(parts, index, context, () if exact else going_on(parts.start))
         self._tracker = EpisodeTracker(parts.envs)
         self._slot = parts.record.empty()
         self._open = jax.jit(self._opened)
@@ -162,7 +165,7 @@ class Worker:
                 state, _ = self._open(vector, self._packing.without_shared(state))
             collector.collect(actor, number, first + roster.turns(index), self._slot)
             before, locked = now(), link.waited()
-            unroll = Unroll(as_trajectory(self._slot), actor, number, number / max(1, parts.updates))
+            unroll = Unroll(as_trajectory(self._slot), actor, number, parts.progress(number))
             learnt = yield from link.learn(state, unroll)
             state, since = learnt.state, since + 1
             if self._statistics is not None:

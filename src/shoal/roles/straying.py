@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from shoal.core.keys import STRAYING, key_data
+from shoal.core.keys import STRAYING, going_on, key_data
 from shoal.core.ports import Slot
 from shoal.core.program import Context
 from shoal.core.spec import ActionSpec, Binary, Categorical
@@ -17,17 +17,20 @@ COUNT = "straying/unrolls"
 
 
 class Straying:
-    """Rows whose actions stray with probability `epsilon`. What was made is what the slot says."""
+    """Rows whose actions stray with probability `epsilon`. What was made is what the slot says.
 
-    def __init__(self, rows: EnvRows, action: ActionSpec, epsilon: float, seed: int, actor: int) -> None:
+    In a run that goes on from version `start`, numbers are drawn that were not drawn before.
+    """
+
+    def __init__(self, rows: EnvRows, action: ActionSpec, epsilon: float, seed: int, actor: int, start: int = 0) -> None:
         self._rows, self._action, self._epsilon = rows, action, epsilon
-        self._path = (seed, STRAYING, actor)
+        self._path, self._again = (seed, STRAYING, actor), going_on(start)
         self._unrolls = 0
         self._rng = np.random.default_rng(0)
         self.obs, self.first = rows.obs, rows.first
 
     def begin(self, slot: Slot, fresh: bool = False, starts: np.ndarray | None = None) -> None:
-        self._rng = np.random.default_rng(key_data(*self._path, self._unrolls))
+        self._rng = np.random.default_rng(key_data(*self._path, self._unrolls, *self._again))
         self._unrolls += 1
         self._rows.begin(slot, fresh, starts)
         self.obs, self.first = self._rows.obs, self._rows.first
@@ -58,7 +61,8 @@ class Straying:
         return {**inner, COUNT: np.array([self._unrolls])} if inner else {}
 
     def restore(self, arrays: Mapping[str, np.ndarray]) -> None:
-        self._unrolls = int(arrays[COUNT][0]) if arrays else 0
+        if arrays:
+            self._unrolls, self._again = int(arrays[COUNT][0]), ()
         self._rows.restore({name: array for name, array in arrays.items() if name != COUNT})
         self.obs, self.first = self._rows.obs, self._rows.first
 
@@ -71,8 +75,9 @@ def straying_rows(
     action: ActionSpec,
     epsilon: float,
     seed: int,
+    start: int,
     actor: int,
     context: Context,
 ) -> EnvRows:
     """What an actor builds instead of `make_rows`."""
-    return Straying(make_rows(actor, context), action, epsilon, seed, actor)
+    return Straying(make_rows(actor, context), action, epsilon, seed, actor, start)

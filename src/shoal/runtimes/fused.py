@@ -143,12 +143,12 @@ class FusedSession:
 
     def _inputs(self, version: int, updates: int) -> tuple[np.ndarray, np.ndarray]:
         """Keys and progress of each update of a call."""
-        seed, size = self._parts.seed, self._capacity
+        parts, seed, size = self._parts, self._parts.seed, self._capacity
         keys = np.zeros((size, 3, 2), np.uint32)
         for i, path in enumerate(((ACTING, 0), (LEARNING,), (STARTS, 0))):
             keys[:updates, i] = keys_in_a_row(seed, *path, first=version, count=updates)
-        progress = (version + np.arange(size)) / max(1, self._parts.updates)
-        return keys, progress.astype(np.float32)
+        made = parts.spent + (version - parts.start + np.arange(size)) * parts.steps_per_update
+        return keys, (made / max(1, parts.budget)).astype(np.float32)
 
     def _events(self, told: Told, version: int, updates: int, began: float, ended: float) -> Iterator[Event]:
         parts, seen = self._parts, told.seen

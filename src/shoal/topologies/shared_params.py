@@ -96,7 +96,8 @@ class SharedParamsTopology:
                 rows=parts.actors if config.consistency == "gossip" else 1,
             )
         if config.epsilon:
-            rows = partial(straying_rows, parts.make_rows, parts.algorithm.task.spec.action, config.epsilon, parts.seed)
+            action = parts.algorithm.task.spec.action
+            rows = partial(straying_rows, parts.make_rows, action, config.epsilon, parts.seed, parts.start)
             parts = replace(parts, make_rows=rows)
         roles = [RoleSpec(name="monitor", build=partial(Monitor, config, news, parts), main=True)]
         roles += [

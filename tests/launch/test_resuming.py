@@ -1,0 +1,168 @@
+"""Resumed with other numbers of actors and environments: the budget is counted in environment steps, whatever an update is."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import shoal
+from shoal.core.errors import BadInput
+from shoal.core.program import Report
+from shoal.experiment import resolve
+from shoal.launch.compose import make_parts
+from shoal.run.checkpoints import Checkpoints
+from shoal.run.folder import RunFolder
+
+T, B, ACTORS = 8, 4, 2
+STEPS = 12 * T * B * ACTORS
+PPO = {"name": "ppo", "unroll": T, "batch_size": 32, "epochs": 1, "final_rate": 0.1}
+NORMALISED = {**PPO, "normalise_obs": True, "normalise_reward": True}
+A2C = {"name": "a2c", "unroll": T, "final_rate": 0.1}
+DQN = {"name": "dqn", "unroll": T, "batch_size": 16, "warmup": 40, "capacity": 300, "every": 16}
+DYNA = {"warmup": 20, "starts": 8, "horizon": 3, "model_hidden": (8,), "model_gradients": 2, "model_batch": 16}
+GA3C = {"name": "ga3c", "predictors": 1, "trainers": 1, "adjust": False}
+SHARED = {"name": "shared_params", "consistency": "lock"}
+QUIET: dict[str, Any] = {"eval_episodes": 0, "sinks": ("jsonl",), "quiet": True, "report": False}
+
+CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {  # {case: (settings, those that change)}
+    "sync": ({"topology": "sync", "algo": NORMALISED}, {"envs": 8}),
+    "sync, more actors": ({"topology": "sync", "algo": NORMALISED}, {"actors": 4}),
+    "sequential": ({"topology": "sequential", "algo": NORMALISED}, {"envs": 2, "actors": 3}),
+    "fused": ({"topology": "sequential", "runtime": "fused", "actors": 1, "algo": NORMALISED}, {"envs": 16}),
+    "actor_learner": ({"topology": "actor_learner", "runtime": "threads", "algo": NORMALISED}, {"envs": 2}),
+    "lockstep": ({"topology": {"name": "actor_learner", "max_lag": 0}, "algo": PPO}, {"envs": 8, "actors": 1}),
+    "two learners": ({"topology": "actor_learner", "learners": 2, "algo": NORMALISED}, {"actors": 4}),
+    "one learner after two": ({"topology": "actor_learner", "learners": 2, "algo": PPO}, {"learners": 1}),
+    "seed": ({"topology": "seed", "runtime": "threads", "algo": PPO}, {"envs": 2, "actors": 3}),
+    "ga3c": ({"topology": GA3C, "runtime": "threads", "algo": A2C}, {"envs": 2}),
+    "shared_params": ({"topology": SHARED, "runtime": "processes", "algo": A2C}, {"envs": 8, "actors": 1}),
+    "dyna": ({"topology": "dyna", "runtime": "threads", "algo": {**DQN, **DYNA, "name": "dyna_q"}}, {"envs": 8}),
+    "another topology": ({"topology": "sync", "algo": DQN}, {"topology": SHARED, "actors": 3}),
+}
+
+
+def train(out: Path, **settings: Any) -> shoal.Run:
+    common: dict[str, Any] = {"backend": "jax", "runtime": "inline", "actors": ACTORS, "envs": B, "steps": STEPS}
+    return shoal.train("CartPole-v1", out=out, **{**common, "net": {"hidden": (8,)}, **settings, **QUIET})
+
+
+def steps_an_update(run: shoal.Run) -> int:
+    parts = make_parts(run.plan, None, None)
+    return parts.steps_per_update
+
+
+def stopped(out: Path, **settings: Any) -> shoal.Run:
+    """About half of the budget."""
+    run = train(out, **settings, callbacks=[lambda report: report.env_steps >= STEPS / 2])
+    if "fused" != settings.get("runtime"):  # which may have made all of its few updates in one call
+        assert STEPS / 2 <= run.summary["env_steps"] < STEPS and run.summary["stopped"]
+    return run
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_run_goes_on_by_the_steps_that_it_has_made(case: str, tmp_path: Path) -> None:
+    settings, changes = CASES[case]
+    half = stopped(tmp_path / "run", **settings)
+    spent, versions = half.summary["env_steps"], half.summary["updates"]
+    reports: list[Report] = []
+    total = 2 * STEPS
+    rest = shoal.train(resume=half.path, steps=total, callbacks=[reports.append], **changes, **QUIET)
+    size = steps_an_update(rest)
+    left = math.ceil((total - spent) / size)
+    assert rest.summary["updates"] == versions + left and not rest.summary["stopped"]
+    assert total <= rest.summary["env_steps"] < total + 4 * size
+    told = [report.version for report in reports]
+    assert told == sorted(told) and told[0] > versions, "versions only rise"
+    progress = [float(report.state.progress) for report in reports]
+    assert progress == sorted(progress) and 0 < progress[0] < 1
+    # The newest update began when one update's steps were missing; out of step, a few more are counted.
+    assert progress[-1] == pytest.approx(1 - size / (spent + left * size), abs=4 * size / total)
+
+
+def test_the_schedule_goes_on_where_it_stood(tmp_path: Path) -> None:
+    half = stopped(tmp_path / "run", topology="sync", algo=PPO)
+    rates: list[float] = []
+    note = [lambda report: rates.append(float(report.state.progress))]
+    shoal.train(resume=half.path, envs=B // 2, callbacks=note, **QUIET)
+    size = T * B // 2 * ACTORS
+    assert rates == pytest.approx([(half.summary["env_steps"] + i * size) / STEPS for i in range(len(rates))])
+    assert len(rates) == (STEPS - half.summary["env_steps"]) // size
+
+
+def test_statistics_of_another_shape_begin_again_and_that_is_said(tmp_path: Path, capsys: Any) -> None:
+    half = stopped(tmp_path / "run", topology="sync", algo=NORMALISED)
+    before = Checkpoints(half.folder.checkpoints).load("last").arrays
+    capsys.readouterr()
+    plan = resolve("CartPole-v1", _loose(half, envs=8))
+    said: list[str] = []
+    parts = make_parts(plan, Checkpoints(half.folder.checkpoints).load("last"), None, said.append)
+    state = parts.initial_state()
+    assert state.reward is not None and state.reward.returns.shape == (8 * ACTORS,) and not state.reward.returns.any()
+    assert float(state.reward.moments.count) == before["state/reward/moments/count"] > 0, "what they add up to stays"
+    assert said == [
+        "the reward scale's running returns begin again: the batch had 8 environments and has 16 now",
+        "resumed with --envs 8 instead of 4: environments and running episodes begin again",
+    ]
+    assert not parts.snapshots
+
+
+def _loose(run: shoal.Run, **changes: Any) -> dict[str, Any]:
+    stored = {k: v for k, v in run.folder.read_config().items() if k not in ("machine", "spec", "env")}
+    return {**stored, **changes}
+
+
+def test_the_same_sizes_say_nothing_and_keep_everything(tmp_path: Path) -> None:
+    half = stopped(tmp_path / "run", topology="sync", algo=NORMALISED)
+    said: list[str] = []
+    loaded = Checkpoints(half.folder.checkpoints).load("last")
+    parts = make_parts(resolve("CartPole-v1", _loose(half)), loaded, None, said.append)
+    assert not said and {"actor-0", "actor-1", "episodes-0"} <= parts.snapshots.keys()
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"net": {"hidden": (16,)}}, r"'params/.*' \(weights\) has shape .* --net.hidden was \[8\] and is \[16\]"),
+        ({"algo": {"normalise_obs": False}}, r"'obs/.*no place: --algo.normalise-obs was True and is False"),
+        ({"algo": {"name": "a2c", "unroll": T}}, r"--algo is 'a2c': this run was trained by 'ppo', .*--from .*run begins"),
+    ],
+)
+def test_what_cannot_fit_is_refused_in_one_line(changes: dict[str, Any], told: str, tmp_path: Path) -> None:
+    half = stopped(tmp_path / "run", topology="sync", algo=NORMALISED)
+    config = RunFolder.open(half.path).config_path.read_bytes()
+    with pytest.raises(BadInput, match=told) as refused:
+        shoal.train(resume=half.path, **changes, **QUIET)
+    assert "\n" not in str(refused.value) and refused.value.exit_code == 2
+    assert RunFolder.open(half.path).config_path.read_bytes() == config, "the run stays what it was"
+
+
+def test_the_reward_scale_may_come_and_go(tmp_path: Path, capsys: Any) -> None:
+    half = stopped(tmp_path / "run", topology="sync", algo=NORMALISED)
+    less = shoal.train(resume=half.path, steps=2 * STEPS, algo={"normalise_reward": False}, **QUIET)
+    assert "the reward scale is left out: --algo.normalise-reward was True and is False" in capsys.readouterr().err
+    assert less.summary["env_steps"] == 2 * STEPS
+    shoal.train(resume=half.path, steps=3 * STEPS, algo={"normalise_reward": True}, **QUIET)
+    assert "the reward scale begins again: --algo.normalise-reward was False and is True" in capsys.readouterr().err
+
+
+def test_a_checkpoint_without_settings_still_goes_on(tmp_path: Path) -> None:
+    """As earlier versions wrote them: sizes are taken to be the same, and a misfit still has one line."""
+    half = stopped(tmp_path / "run", topology="sync", algo=NORMALISED)
+    loaded = Checkpoints(half.folder.checkpoints).load("last")
+    old = loaded._replace(meta={k: v for k, v in loaded.meta.items() if k not in ("config", "lasting")})
+    parts = make_parts(resolve("CartPole-v1", _loose(half)), old, None)
+    assert "actor-0" in parts.snapshots and parts.spent == half.summary["env_steps"]
+    other = resolve("CartPole-v1", _loose(half, net={"name": "actor_critic", "hidden": (16,)}))
+    with pytest.raises(BadInput, match="leave the settings of --net and --algo as they were"):
+        make_parts(other, old, None)
+
+
+def test_a_budget_that_is_spent_asks_for_no_update(tmp_path: Path) -> None:
+    run = train(tmp_path / "run", topology="sync", algo=PPO)
+    again = shoal.train(resume=run.path, envs=16, **QUIET)
+    assert again.summary["updates"] == run.summary["updates"] and again.params_hash == run.params_hash
+    assert np.isclose(again.summary["env_steps"], STEPS)
