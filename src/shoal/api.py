@@ -26,6 +26,7 @@ from shoal.observe.video import record
 from shoal.roles.evaluator import Policy
 from shoal.run.checkpoints import Checkpoints, Loaded
 from shoal.run.folder import RunFolder, read_json
+from shoal.run.lock import RunLock
 from shoal.run.signals import StopRequest
 from shoal.runtimes.mpi import join
 from shoal.runtimes.threads import aside
@@ -205,15 +206,15 @@ def train(
         raise BadInput("no environment: give an id, an import path, or --resume RUN")
     plan = resolve(env if env is not None else named, loose)
     say = _whisper if quiet else _say
-    if folder is not None:
-        loaded = Checkpoints(folder.checkpoints, on_alert=_say).load(folder.checkpoint or "last")
-        check_same_spaces(plan, loaded.meta)
     weights = under(_weights_of(start_from).arrays, "state/") if start_from is not None else None
     new = folder is None
     if folder is None:
         folder = RunFolder.create(out, plan.source.name, plan.settings.algo, str(plan.settings.topology))
-    with StopRequest() as stop:
+    with RunLock(folder.path, _say), StopRequest() as stop:
         aside(stop.listener())
+        if not new:
+            loaded = Checkpoints(folder.checkpoints, on_alert=_say).load(folder.checkpoint or "last")
+            check_same_spaces(plan, loaded.meta)
         try:
             training = Training(
                 plan, folder, loaded=loaded, weights=weights, callbacks=callbacks, quiet=quiet, say=_say, begun=begun

@@ -58,7 +58,7 @@ def steps_an_update(run: shoal.Run) -> int:
 def stopped(out: Path, **settings: Any) -> shoal.Run:
     """About half of the budget."""
     run = train(out, **settings, callbacks=[lambda report: report.env_steps >= STEPS / 2])
-    if "fused" != settings.get("runtime"):  # which may have made all of its few updates in one call
+    if settings.get("runtime") != "fused":  # which may have made all of its few updates in one call
         assert STEPS / 2 <= run.summary["env_steps"] < STEPS and run.summary["stopped"]
     return run
 
@@ -128,7 +128,10 @@ def test_the_same_sizes_say_nothing_and_keep_everything(tmp_path: Path) -> None:
     [
         ({"net": {"hidden": (16,)}}, r"'params/.*' \(weights\) has shape .* --net.hidden was \[8\] and is \[16\]"),
         ({"algo": {"normalise_obs": False}}, r"'obs/.*no place: --algo.normalise-obs was True and is False"),
-        ({"algo": {"name": "a2c", "unroll": T}}, r"--algo is 'a2c': this run was trained by 'ppo', .*--from .*run begins"),
+        (
+            {"algo": {"name": "a2c", "unroll": T}},
+            r"--algo is 'a2c': this run was trained by 'ppo', .*--from .*run begins",
+        ),
     ],
 )
 def test_what_cannot_fit_is_refused_in_one_line(changes: dict[str, Any], told: str, tmp_path: Path) -> None:

@@ -378,3 +378,21 @@ def test_a_reader_may_come_while_a_run_saves(tmp_path: Path) -> None:
         child.kill()
         child.wait()
     assert reader.load().step > 1
+
+
+def test_the_folder_itself_is_on_the_disk_before_what_it_holds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A directory's own entry lies in its parent, which is synced when it is made; its files' entries after each rename."""
+    synced: list[tuple[Path, list[str]]] = []
+
+    def note(folder: Path) -> None:
+        synced.append((folder, sorted(os.listdir(folder))))
+
+    monkeypatch.setattr(files, "sync_directory", note)
+    Checkpoints(tmp_path / "run" / "checkpoints").save(1, {"a": np.zeros(1)})
+    made, data, manifest = tmp_path / "run" / "checkpoints", "step-1.safetensors", "step-1.json"
+    assert synced == [
+        (tmp_path, ["run"]),
+        (tmp_path / "run", ["checkpoints"]),
+        (made, [data]),
+        (made, [manifest, data]),
+    ]

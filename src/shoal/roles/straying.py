@@ -22,7 +22,9 @@ class Straying:
     In a run that goes on from version `start`, numbers are drawn that were not drawn before.
     """
 
-    def __init__(self, rows: EnvRows, action: ActionSpec, epsilon: float, seed: int, actor: int, start: int = 0) -> None:
+    def __init__(
+        self, rows: EnvRows, action: ActionSpec, epsilon: float, seed: int, actor: int, start: int = 0
+    ) -> None:
         self._rows, self._action, self._epsilon = rows, action, epsilon
         self._path, self._again = (seed, STRAYING, actor), going_on(start)
         self._unrolls = 0

@@ -86,7 +86,7 @@ class Checkpoints:
         """Commit a checkpoint and return its manifest's path; None, after one alert, when the disk refuses."""
         data = tensors.encode(arrays)
         try:
-            self.folder.mkdir(parents=True, exist_ok=True)
+            files.make_directory(self.folder)
             path = self._commit(step, data, dict(meta or {}), _finite(score))
         except OSError as error:
             self._alert_once(

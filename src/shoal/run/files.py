@@ -33,6 +33,14 @@ def sync_directory(folder: Path) -> None:
         os.close(descriptor)
 
 
+def make_directory(folder: Path) -> None:
+    """Make `folder` and what is missing above it, each to outlive a power cut as a renamed file does."""
+    if not folder.is_dir():
+        make_directory(folder.parent)
+        folder.mkdir(exist_ok=True)
+        sync_directory(folder.parent)
+
+
 def write_atomically(path: Path, data: bytes) -> None:
     """`path` holds the old content or all of `data`, whenever the machine stops. OSError leaves no temporary file."""
     temp = path.with_name(f".{path.name}.{os.getpid()}-{_LIFE}.tmp")

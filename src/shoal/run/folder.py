@@ -121,6 +121,7 @@ def _make(path: Path, *, taken_if_empty: bool = False) -> tuple[Path, ...] | Non
             except FileExistsError:  # another run was quicker
                 continue
             made.append(folder)
+            files.sync_directory(folder.parent)
         if path not in made and (taken_if_empty or not path.is_dir() or any(path.iterdir())):
             return None
         probe = path / ".writable"
