@@ -1,8 +1,8 @@
 """Several learners as one: each takes its own unrolls, all hold the same weights, the first publishes and reports.
 
 They meet in a Group. Before each update they agree whether all have data; whoever finds none anywhere ends training for all.
-When a learner dies, its successor breaks the group: all leave what they were doing, meet, and go on from the state that
-the first had published last.
+When a learner dies, its successor breaks the group: all leave what they were doing, meet, and go on from the state and the
+totals that the first had published last.
 """
 
 from __future__ import annotations
@@ -47,6 +47,7 @@ class JointLearner:
         self._context = context
         self._board: Board = ports["weights"]
         self._states: Board = ports["states"]
+        self._agreed: Board = ports["totals"]
         self._group: Group = ports["learners"]
         self._intake = Intake(parts, index, source, ports)
         self._update = JointUpdate(parts, index, together, self._group)
@@ -55,14 +56,17 @@ class JointLearner:
         self.state = parts.initial_state()
         self._names: tuple[str, ...] = ()  # of the metrics, in the order of the vector that carries them
         self._began_at = 0.0
-        self._totals = dict.fromkeys(COUNTS, 0.0)  # over all learners and all updates
-        self._counted = (0, 0, 0, 0)  # what the totals have of this learner: a broken round is counted by the next
+        self._totals = np.zeros(len(COUNTS))  # over all learners and all updates
+        self._rounds = 0  # that the totals hold
+        # What the totals of the last rounds have of this learner: a broken round is counted by the next.
+        self._counted = {0: np.zeros(len(COUNTS))}
 
     def run(self) -> Steps:
         acted = self._acted()
         self._update.compile(self.state, acted)
         if self._index == 0:
             self._publish()
+            self._agreed.publish(0, self._totals.view(np.float32))
         yield from self._meet()
         while True:
             try:
@@ -85,7 +89,7 @@ class JointLearner:
         self._board.publish(self.version, to_vector(self._parts.algorithm.actor_state(self.state)))
 
     def _meet(self) -> Generator[Op[Any], Any, None]:
-        """Wait for all, then take the state that the first published last: nobody can publish another before all have it."""
+        """Wait for all, then take what the first published last: nobody can publish anything else before all have it."""
         while True:
             try:
                 yield from self._group.mean(self._index, np.zeros(1, np.float32))
@@ -94,6 +98,9 @@ class JointLearner:
                 continue
         self.version, vector = self._states.latest()
         self.state = unpack(vector, self.state)
+        # A learner may have left the last round of counts that the first was still in, or the other way round.
+        self._rounds, totals = self._agreed.latest()
+        self._totals = totals.view(np.float64).copy()
 
     def _round(self) -> Generator[Op[Any], Any, Report | None]:
         """One common update; None when there is nothing left to learn from."""
@@ -125,16 +132,20 @@ class JointLearner:
             self._publish()
         broadcast = now() - published
         episodes = self._told.listen() if self._told is not None else ()
-        so_far = intake.taken, intake.dropped, intake.helped, self._told.steps if self._told is not None else 0
-        counts = [after - before for after, before in zip(so_far, self._counted, strict=True)]
+        heard = self._told.steps if self._told is not None else 0
+        so_far = np.array([intake.taken, intake.dropped, intake.helped, heard], np.float64)
+        counts = so_far - self._counted.get(self._rounds, 0.0)  # a successor has been counted nowhere
+        self._counted = {self._rounds: so_far - counts, self._rounds + 1: so_far}
         # After the first has published: whoever leaves this round may free slots, and actors find the newest weights.
-        joint = yield from self._reduced(metrics, lags, counts)
-        self._counted = so_far
+        joint = yield from self._reduced(metrics, lags, counts.tolist())
+        self._rounds += 1
+        if self._index == 0:
+            self._agreed.publish(self._rounds, self._totals.view(np.float32))
         intake.release()
         return self._report({**joint, "time/broadcast": broadcast}, episodes)
 
     def _reduced(
-        self, metrics: dict[str, float], lags: np.ndarray, counts: list[int]
+        self, metrics: dict[str, float], lags: np.ndarray, counts: list[float]
     ) -> Generator[Op[Any], Any, dict[str, float]]:
         """The means of all learners' metrics, of maxima the largest; lags and counts are added up into what this learner holds."""
         self._names = self._names or tuple(sorted(metrics))
@@ -145,19 +156,18 @@ class JointLearner:
         mean = yield from self._group.mean(self._index, np.array(mine, np.float32))
         numbers, rest = mean[: len(self._names)], mean[len(self._names) :] * np.float32(learners)
         rows, rest = rest[: maxima.size].reshape(maxima.shape), rest[maxima.size :]
-        for name, value in zip(COUNTS, rest, strict=False):
-            self._totals[name] += float(np.rint(value))
+        self._totals = self._totals + np.rint(rest[: len(COUNTS)])
         self._lags = np.rint(rest[len(COUNTS) :]).astype(int)
         found = dict(zip(self._names, numbers.tolist(), strict=True))
         return found | dict(zip(largest, rows.max(axis=0).tolist(), strict=True))
 
     def _steps(self) -> int:
         """Environment steps so far; all learners know the same number."""
-        unrolls = int(self._totals["unrolls"])
-        return int(self._totals["told"]) if self._source.lossy else unrolls * self._parts.unroll * self._parts.envs
+        unrolls, told = (int(self._totals[COUNTS.index(name)]) for name in ("unrolls", "told"))
+        return told if self._source.lossy else unrolls * self._parts.unroll * self._parts.envs
 
     def _report(self, metrics: dict[str, float], episodes: tuple[Episode, ...]) -> Report:
-        lags, totals = self._lags, self._totals
+        lags, totals = self._lags, dict(zip(COUNTS, self._totals.tolist(), strict=True))
         seen = np.flatnonzero(lags)
         metrics |= {
             "lag/versions": float(lags @ np.arange(LAGS) / max(1, lags.sum())),
@@ -184,6 +194,9 @@ class JointLearner:
 
     def close(self) -> None:
         return None
+
+
+TOTALS_SIZE = 2 * len(COUNTS)  # words of four bytes: the totals cross bit for bit
 
 
 def state_size(parts: Parts) -> int:

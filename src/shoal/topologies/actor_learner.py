@@ -23,7 +23,7 @@ from shoal.core.program import BoardSpec, GroupSpec, PortSpec, Program, RoleSpec
 from shoal.roles.apart import FreeActor, Freedom, FreeLearner, news_format
 from shoal.roles.intake import Source
 from shoal.roles.joint import JointUpdate, Together
-from shoal.roles.learners import COUNTS, LAGS, JointLearner, state_size
+from shoal.roles.learners import COUNTS, LAGS, TOTALS_SIZE, JointLearner, state_size
 from shoal.roles.parts import Parts
 
 METRICS = 64  # numbers that learners exchange about an update, at most
@@ -161,6 +161,7 @@ class ActorLearnerTopology:
             size = max(JointUpdate.group_size(parts, together), METRICS + count * MAXIMA + len(COUNTS) + LAGS)
             ports["learners"] = GroupSpec(members=count, size=size, roles=learners)
             ports["states"] = BoardSpec(writer=learners[0], readers=learners, size=state_size(parts), history=2)
+            ports["totals"] = BoardSpec(writer=learners[0], readers=learners, size=TOTALS_SIZE, history=2)
         return Program(roles=tuple(roles), ports=ports)
 
     def _learner(self, parts: Parts, index: int, source: Source, lockstep: bool, name: str) -> RoleSpec:
