@@ -118,3 +118,81 @@ def test_a_snapshot_goes_on_as_the_first_would_have(count: int) -> None:
     for pool in (one, other):
         pool.write(1, rows(50, 51))
     assert numbers(one, 1) == numbers(other, 1) and one.counts().tolist() == other.counts().tolist()
+
+
+def killed_write(pool: Rings, ring: int, new: dict[str, np.ndarray]) -> None:
+    """A write whose writer dies between two arrays."""
+
+    class Dies(dict[str, Any]):
+        def __getitem__(self, name: str) -> Any:
+            if name == "number":
+                raise KeyError(name)
+            return super().__getitem__(name)
+
+    with pytest.raises(KeyError):
+        pool.write(ring, Dies(new))
+
+
+def test_a_shorter_write_of_a_successor_leaves_the_rest_of_a_killed_one_marked() -> None:
+    pool = rings(1)
+    pool.write(0, rows(*range(5)))
+    killed_write(pool, 0, rows(5, 6, 7))
+    pool.write(0, rows(8))  # covers one of the three rows that the dead writer may have touched
+    got, whole = pool.read(np.arange(5), pool.counts())
+    assert whole.tolist() == [True, False, False, True, True] and got["number"][whole].tolist() == [8, 3, 4]
+    assert (got["obs"][whole, 0] == got["number"][whole]).all()
+    pool.write(0, rows(9, 10))
+    assert numbers(pool, 0) == [3, 4, 8, 9, 10], "passed: all are whole again"
+
+
+def test_a_snapshot_marks_what_was_not_whole() -> None:
+    pool = rings(1)
+    pool.write(0, rows(*range(5)))
+    killed_write(pool, 0, rows(5, 6))
+    again = rings(1)
+    again.restore(pool.snapshot())
+    assert again.read(np.arange(5), again.counts())[1].tolist() == [False, False, True, True, True]
+
+
+def test_what_is_overwritten_while_a_snapshot_is_taken_is_marked(monkeypatch: pytest.MonkeyPatch) -> None:
+    pool = rings(1)
+    pool.write(0, rows(*range(5)))
+    counts = pool.counts
+
+    def meanwhile() -> np.ndarray:
+        before = counts()
+        pool.write(0, rows(5, 6))
+        return before
+
+    monkeypatch.setattr(pool, "counts", meanwhile)
+    saved = pool.snapshot()
+    again = rings(1)
+    again.restore(saved)
+    got, whole = again.read(np.arange(5), again.counts())
+    assert again.counts().tolist() == [5] and sorted(got["number"][whole].tolist()) == [2, 3, 4]
+
+
+@pytest.mark.parametrize(("count", "slots"), [(3, 4), (1, 10), (2, 3), (1, 4)])
+def test_a_snapshot_of_other_rings_is_dealt_out_the_newest_rows_first(count: int, slots: int) -> None:
+    pool = rings(2, 5)
+    pool.write(0, rows(*range(7)))
+    pool.write(1, rows(*range(100, 103)))
+    again = rings(count, slots)
+    assert pool.fits(pool.snapshot()) and not again.fits(pool.snapshot())
+    again.restore(pool.snapshot())
+    held = sorted(n for ring in range(count) for n in numbers(again, ring))
+    newest = [2, 3, 4, 100, 5, 101, 6, 102]
+    assert held == sorted(newest[-count * slots :])
+    sizes = again.sizes()
+    assert sizes.max() - sizes.min() <= 1
+    again.write(0, rows(50))
+    assert 50 in numbers(again, 0)
+
+
+def test_rows_that_are_not_whole_are_not_dealt_out() -> None:
+    pool = rings(1, 5)
+    pool.write(0, rows(*range(5)))
+    killed_write(pool, 0, rows(5, 6))
+    again = rings(2, 5)
+    again.restore(pool.snapshot())
+    assert sorted(numbers(again, 0) + numbers(again, 1)) == [2, 3, 4]

@@ -316,3 +316,15 @@ def test_bad_input_is_one_clear_line(topology: Any, settings: Any, message: str)
     with pytest.raises(BadInput, match=message) as refused, running(apart(**topology), **settings):
         pass
     assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize("learners", [1, 2])
+@pytest.mark.parametrize("runtime", ["inline", "threads"])
+def test_the_last_words_of_an_actor_are_heard_though_there_is_no_room_for_them(runtime: str, learners: int) -> None:
+    """Windows never make an actor wait: it has ended long before its many unrolls are told."""
+    unrolls, actors = 40, 2
+    topology = apart(stream="window", actor_unrolls=unrolls, batch_unrolls=1)
+    found = after(10**6, topology, runtime, actors=actors, learners=learners, steps=10**6)
+    assert found[-1].env_steps == unrolls * actors * T * B, "each step that was made"
+    lengths = sum(episode.length for report in found for episode in report.episodes)
+    assert lengths > 0.7 * found[-1].env_steps, "and each episode that ended"

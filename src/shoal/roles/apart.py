@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Generator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import count
 from typing import Any
 
@@ -24,7 +24,7 @@ from shoal.roles.actor import Collector
 from shoal.roles.episodes import EpisodeTracker
 from shoal.roles.intake import Intake, Source
 from shoal.roles.learner import Trainer
-from shoal.roles.news import NewsFormat
+from shoal.roles.news import News, NewsFormat
 from shoal.roles.parts import Parts
 
 FOREVER = 2**62  # a version that never comes
@@ -44,8 +44,8 @@ class Freedom:
 
 
 def news_format(parts: Parts) -> NewsFormat:
-    """What an actor says after an unroll."""
-    return NewsFormat(metrics=("queue/refused",), episodes=parts.unroll * parts.envs)
+    """What an actor says after an unroll; `last` when it has ended and nothing follows."""
+    return NewsFormat(metrics=("queue/refused", "last"), episodes=parts.unroll * parts.envs)
 
 
 class FreeActor:
@@ -64,7 +64,7 @@ class FreeActor:
         if (name := f"told-{index}") in parts.snapshots:
             self._tracker.restore(parts.snapshots[name])
         self._own = parts.record.empty() if freedom.refuses else None
-        self._untold: tuple[int, float, list[Episode], int] | None = None
+        self._untold: News | None = None
 
     def run(self) -> Steps:
         parts, free, lane = self._parts, self._freedom, self._freedom.lane
@@ -76,11 +76,16 @@ class FreeActor:
             version, vector = yield from self._weights(unroll)
             self._collector.collect(jax.device_put(parts.layout.tree(vector)), version, unroll, slot)
             ended = self._tracker.take(slot["reward"], slot["boundary"], slot["valid"], slot["first"])
-            episodes, began = list(ended), float(slot["clock"][0])
+            episodes, began = tuple(ended), float(slot["clock"][0])
             self._tell(began, episodes, self._push(slot))
             if free.yields:
                 yield from turn()
+        # First of all, so that no learner waits for this lane while it waits for room for its last words.
         self._stream.finish(lane)
+        while self._untold is not None:
+            self._untold = self._say((yield from self._news.claim(self._index)), self._untold)
+        self._format.write((yield from self._news.claim(self._index)), 0, time.monotonic(), (), {"last": 1.0})
+        self._news.push(self._index)
         yield from self._board.read(FOREVER)
 
     def _weights(self, unroll: int) -> Generator[Op[Any], Any, tuple[int, np.ndarray]]:
@@ -112,25 +117,24 @@ class FreeActor:
         self._stream.push(lane)
         return 0
 
-    def _tell(self, began: float, episodes: list[Episode], refused: int) -> None:
+    def _tell(self, began: float, episodes: tuple[Episode, ...], refused: int) -> None:
         """Say what was done, if there is room to say it; else it waits for the next time, since nobody waits for news."""
-        steps = self._parts.unroll * self._parts.envs
-        if self._untold is not None:
-            before = self._untold
-            steps, began, episodes = before[0] + steps, before[1], before[2] + episodes
-            refused += before[3]
-        while True:
-            slot: Any = self._news.claim(self._index).attempt()
-            if slot is NOT_YET:
-                self._untold = (steps, began, episodes, refused)
-                return
-            most = self._format.episodes
-            self._format.write(slot, steps, began, episodes[:most], {"queue/refused": float(refused)})
-            self._news.push(self._index)
-            steps, refused, episodes = 0, 0, episodes[most:]
-            if not episodes:
-                self._untold = None
-                return
+        steps, before = self._parts.unroll * self._parts.envs, self._untold
+        if before is not None:
+            steps, began, episodes = before.steps + steps, before.began, before.episodes + episodes
+            refused += int(before.metrics["queue/refused"])
+        untold: News | None = News(steps, began, began, episodes, {"queue/refused": float(refused)})
+        while untold is not None and (slot := self._news.claim(self._index).now()) is not None:
+            untold = self._say(slot, untold)
+        self._untold = untold
+
+    def _say(self, slot: Slot, news: News) -> News | None:
+        """As much of it as fits into a slot; the rest, which is still untold."""
+        most = self._format.episodes
+        self._format.write(slot, news.steps, news.began, news.episodes[:most], news.metrics)
+        self._news.push(self._index)
+        rest = news.episodes[most:]
+        return News(0, news.began, news.began, rest, {"queue/refused": 0.0}) if rest else None
 
     def snapshots(self) -> Snapshot:
         """Only in lockstep is an actor between two unrolls when the main role is between two updates."""
@@ -165,20 +169,30 @@ class Told:
         self._lanes = range(parts.actors)
         self.steps = 0
         self.refused = 0
+        self._ended: set[int] = set()  # lanes of actors that have said their last word
 
     def listen(self) -> tuple[Episode, ...]:
         """The episodes that ended since the last call. Never waits."""
         episodes: list[Episode] = []
-        while True:
-            got: Any = self._news.take_any(self._lanes).attempt()
-            if got is NOT_YET:
-                return tuple(episodes)
-            lane, slot = got
-            news = self._format.read(slot)
-            self._news.release(lane)
-            self.steps += news.steps
-            self.refused += int(news.metrics.get("queue/refused", 0))
-            episodes += news.episodes
+        while (got := self._news.take_any(self._lanes).now()) is not None:
+            episodes += self._hear(*got)
+        return tuple(episodes)
+
+    def rest(self) -> Generator[Op[Any], Any, tuple[Episode, ...]]:
+        """The same once all actors have ended: their last words are waited for."""
+        episodes = list(self.listen())
+        while len(self._ended) < len(self._lanes):
+            episodes += self._hear(*(yield from self._news.take_any(self._lanes)))
+        return tuple(episodes)
+
+    def _hear(self, lane: int, slot: Slot) -> tuple[Episode, ...]:
+        news = self._format.read(slot)
+        self._news.release(lane)
+        self.steps += news.steps
+        self.refused += int(news.metrics.get("queue/refused", 0))
+        if "last" in news.metrics:
+            self._ended.add(lane)
+        return news.episodes
 
 
 class FreeLearner:
@@ -195,11 +209,15 @@ class FreeLearner:
         trainer, intake, told = self.trainer, self._intake, self._told
         trainer.compile(trainer.actor if self._lockstep else None)
         self._board.publish(trainer.version, to_vector(trainer.actor))
-        steps = 0
+        steps, last = 0, None
         while True:
             asked = time.monotonic()
             slots = yield from intake.batch(trainer.version)
             if slots is None:
+                episodes = yield from told.rest()
+                steps = told.steps if self._source.lossy else intake.steps
+                if last is not None and (episodes or steps != last.env_steps):
+                    yield last_report(last, steps, episodes)
                 return
             waited = time.monotonic() - asked
             report = trainer.learn(slots, trainer.actor if self._lockstep else None, waited, steps)
@@ -212,13 +230,20 @@ class FreeLearner:
             steps = told.steps if self._source.lossy else intake.steps
             counts = {**intake.metrics(), "queue/refused": float(told.refused), "time/broadcast": broadcast}
             metrics = {**report.metrics, **counts}
-            yield Report(**{**vars(report), "episodes": episodes, "env_steps": steps, "metrics": metrics})
+            last = replace(report, episodes=episodes, env_steps=steps, metrics=metrics)
+            yield last
 
     def snapshots(self) -> Snapshot:
         return self.trainer.snapshots()
 
     def close(self) -> None:
         return None
+
+
+def last_report(before: Report, steps: int, episodes: tuple[Episode, ...]) -> Report:
+    """What is left to say when all actors have ended and the last of their unrolls made no update."""
+    metrics = {name: value for name, value in before.metrics.items() if not name.startswith("time/")}
+    return replace(before, env_steps=steps, episodes=episodes, metrics=metrics, lags={})
 
 
 def lags_of(slots: Sequence[Slot], version: int) -> np.ndarray:

@@ -20,7 +20,7 @@ from shoal.core.ports import Board, Group, GroupBroken, Op
 from shoal.core.program import Context, Episode, Ports, Report, Snapshot, Steps
 from shoal.core.trajectory import as_trajectory
 from shoal.core.weights import to_vector
-from shoal.roles.apart import Told, lags_of
+from shoal.roles.apart import FOREVER, Told, lags_of, last_report
 from shoal.roles.compiled import is_maximum
 from shoal.roles.intake import Intake, Source
 from shoal.roles.joint import JointUpdate, Together
@@ -56,6 +56,7 @@ class JointLearner:
         self.state = parts.initial_state()
         self._names: tuple[str, ...] = ()  # of the metrics, in the order of the vector that carries them
         self._began_at = 0.0
+        self._last: Report | None = None
         self._totals = np.zeros(len(COUNTS))  # over all learners and all updates
         self._rounds = 0  # that the totals hold
         # What the totals of the last rounds have of this learner: a broken round is counted by the next.
@@ -76,9 +77,22 @@ class JointLearner:
                 yield from self._meet()
                 continue
             if report is None:
+                yield from self._end()
                 return
             if self._index == 0:
+                self._last = report
                 yield report
+
+    def _end(self) -> Steps:
+        """There is nothing left to learn from. The first hears the actors' last words; the others wait until it has ended all."""
+        if self._told is None:
+            yield from self._board.read(FOREVER)
+            return
+        before = self._told.steps
+        episodes = yield from self._told.rest()
+        more = self._told.steps - before if self._source.lossy else 0
+        if self._last is not None and (episodes or more):
+            yield last_report(self._last, self._last.env_steps + more, episodes)
 
     def _acted(self) -> Any:
         """What acted on the next batch, where that is known: in lockstep it is the newest."""
