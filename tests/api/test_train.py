@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from functools import partial
 from pathlib import Path
@@ -230,6 +231,20 @@ def test_a_used_folder_is_refused_and_kept(run: shoal.Run) -> None:
     with pytest.raises(BadInput, match="already holds a run"):
         train(Walk, run.path)
     assert run.params_hash == before
+
+
+def test_one_training_at_a_time_uses_a_folder(tmp_path: Path) -> None:
+    path, refused = tmp_path / "run", []
+
+    def another(report: Report) -> None:
+        with pytest.raises(BadInput, match=f"in use by process {os.getpid()} on .* since .*: one training at a time"):
+            shoal.train(Walk, resume=path, quiet=True)
+        refused.append(shoal.load(path, Walk).path)  # looking at it needs no lock
+
+    run = train(Walk, path, callbacks=[another])
+    assert refused == [path] * 3 and run.summary["updates"] == 3
+    again = shoal.train(Walk, resume=path, steps=4 * T * B, eval_episodes=0, quiet=True, report=False)
+    assert again.summary["updates"] == 4, "it is free when the first has ended"
 
 
 def test_resume_needs_a_run_and_its_own_spaces(run: shoal.Run, tmp_path: Path) -> None:

@@ -105,16 +105,18 @@ def test_a_lost_rank_ends_the_job_and_resume_goes_on(tmp_path: Path) -> None:
     assert resumed.lines[-1]["stopped"] and resumed.lines[-1]["env_steps"] >= steps + 1000
 
 
-def test_the_replay_is_there_again_after_a_resume(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("topology", "ranks", "full"), [("sync", 2, 200), ("shared_params", 3, 100)])
+def test_the_replay_is_there_again_after_a_resume(topology: str, ranks: int, full: int, tmp_path: Path) -> None:
     words = ["--runtime", "mpi", "--algo", "dqn", "--algo.capacity", "200", "--algo.warmup", "32", "--quiet"]
-    job = Job.train(tmp_path, 2, "CartPole-v1", *TINY, *words, "--steps", "640", "--out", "run")
+    words += ["--topology", topology]
+    job = Job.train(tmp_path, ranks, "CartPole-v1", *TINY, *words, "--steps", "1280", "--out", "run")
     assert job.end() == 0, job.err.read_text()
     metrics = tmp_path / "run" / "metrics.jsonl"
     before = len(read_metrics(metrics))
-    resumed = Job.train(tmp_path, 2, "--resume", "run", "--steps", "704", "--quiet", "--no-report")
+    resumed = Job.train(tmp_path, ranks, "--resume", "run", "--steps", "1408", "--quiet", "--no-report")
     assert resumed.end() == 0, resumed.err.read_text()
     rows = [row["replay/rows"] for row in read_metrics(metrics)[before:] if "replay/rows" in row]
-    assert rows and rows[0] == 200, "full at once, as it had been"
+    assert rows and rows[0] == full, "full at once, as it had been"
 
 
 def _steps(run: Path) -> int:

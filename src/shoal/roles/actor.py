@@ -99,7 +99,7 @@ class Collector:
             return {n.removeprefix(prefix): np.array(a) for n, a in arrays.items() if n.startswith(prefix)}
 
         self._carry = under("carry/")
-        if self._earned is not None:
+        if self._earned is not None and EARNED in arrays:  # not in a snapshot that was taken without normalised rewards
             self._earned = np.array(arrays[EARNED])
         if self._starts is not None:
             self._remembered = restore_leaves(self._remembered, under("starts/"))
