@@ -135,7 +135,7 @@ def test_a_step_that_does_not_return_ends_the_run_with_a_checkpoint(tmp_path: Pa
     words += ["--algo.unroll", "16", "--algo.batch-size", "16", "--net.hidden", "8", "--eval-episodes", "0"]
     job = Job.train(tmp_path, 2, "group_env:Hangs", *words, "--out", "run")
     assert job.end() == 1
-    assert "actor-0 (rank 1) has not finished a step for 2 s" in job.err.read_text()
+    assert "actor-0 (rank 1): a step of its environment did not return within 2 s" in job.err.read_text()
     assert _steps(tmp_path / "run") > 0
     wait_until(lambda: not job.ranks(), "the rank that hangs to end", 5)
 

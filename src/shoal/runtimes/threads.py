@@ -6,7 +6,11 @@ be killed: an environment that hangs ends the run here, and is replaced under `p
 
 from __future__ import annotations
 
+import atexit
+import contextlib
+import logging
 import os
+import sys
 import threading
 import time
 import traceback
@@ -20,11 +24,14 @@ import numpy as np
 from shoal.core.config import PositiveFloat
 from shoal.core.errors import RunFailed, ShoalError
 from shoal.core.program import Context, Fault, Program, RoleSpec
+from shoal.runtimes.cores import Cores, pin
 from shoal.runtimes.memory import PLAIN, Lock, Place, plain_ports, private_arena
-from shoal.runtimes.session import START_TIMEOUT, Event, Stopped, drive, lasting
+from shoal.runtimes.session import Event, Stopped, drive, lasting
+from shoal.runtimes.watch import MemoryPulse, Watch, pulses
 
 PAUSE = 0.2  # seconds between two looks at the other roles while waiting
-JOIN = 2.0  # seconds that closing waits for threads, each of which ends after its step; one that hangs is left behind
+JOIN = 2.0  # seconds that closing waits for threads, each of which ends after its step; one that takes longer is left behind
+LEAVE = 10.0  # seconds that the end of the process waits for those
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,6 +55,37 @@ class Threads:
 
     def start(self, program: Program, stopping: Callable[[], bool]) -> ThreadsSession:
         return ThreadsSession(program, self.config, stopping)
+
+
+_LEFT: list[threading.Thread] = []  # threads of sessions that were closed before these had ended
+
+
+def join(threads: list[threading.Thread], seconds: float) -> list[threading.Thread]:
+    """Wait until they have ended; those that have not within so many seconds."""
+    deadline = time.monotonic() + seconds
+    for thread in threads:
+        thread.join(max(0.0, deadline - time.monotonic()))
+    return [thread for thread in threads if thread.is_alive()]
+
+
+@atexit.register
+def _leave() -> None:
+    """Threads that still compute or step end before the interpreter does; one that hangs ends with the process.
+
+    A thread that comes back from native code to an interpreter that is gone is ended there by force, through frames of C++ that
+    do not allow it: the process aborts. Without an error that was not caught, only the interpreter knows the exit code, so then
+    its own ending goes on.
+    """
+    stuck = join(_LEFT, LEAVE)
+    if not stuck or not hasattr(sys, "last_value"):
+        return
+    names = ", ".join(thread.name.removeprefix("shoal-") for thread in stuck)
+    with contextlib.suppress(OSError, ValueError):  # whoever read them is gone
+        print(f"shoal: {names} still hangs: leaving without it", file=sys.stderr)
+        sys.stderr.flush()
+        sys.stdout.flush()
+    logging.shutdown()
+    os._exit(1)
 
 
 def aside(target: Callable[[], None]) -> None:
@@ -92,15 +130,6 @@ class ThreadLock:
         self._lock.release()
 
 
-def pin(core: int | None) -> None:
-    """Keep the calling thread on one core, where the system allows it. Threads that it makes stay there too."""
-    if core is None or not hasattr(os, "sched_setaffinity"):
-        return
-    cores = sorted(os.sched_getaffinity(0))
-    if len(cores) > 1:
-        os.sched_setaffinity(0, {cores[core % len(cores)]})
-
-
 class ThreadsSession:
     """Worker roles in threads of their own, the main role in the caller's."""
 
@@ -110,8 +139,10 @@ class ThreadsSession:
         self._stop = threading.Event()
         self._faults: deque[Fault] = deque()
         self._failures: deque[tuple[str, BaseException]] = deque()
-        self._beats: dict[str, float] = {}
-        self._ready: set[str] = set()  # roles that are built
+        views = pulses(len(program.roles)).empty()
+        self._pulses = {spec.name: MemoryPulse(views, index) for index, spec in enumerate(program.roles)}
+        self._watcher = Watch(views, config.step_timeout)
+        self._cores = Cores()
         self._bells = {spec.name: EventBell() for spec in program.roles}
         self._arena = private_arena(program.ports)
         self._locks = Locks()
@@ -124,7 +155,8 @@ class ThreadsSession:
         # Worker threads build their roles themselves: what an environment starts must inherit the thread's core.
         for spec in self._program.roles:
             if not spec.main:
-                thread = threading.Thread(target=self._work, args=(spec,), name=f"shoal-{spec.name}", daemon=True)
+                core = self._cores.seat(spec.core if self._config.pin else None)
+                thread = threading.Thread(target=self._work, args=(spec, core), name=f"shoal-{spec.name}", daemon=True)
                 self._threads.append(thread)
                 thread.start()
         self._main = main.build(self._ports(main), Context(name=main.name, fault=self._faults.append))
@@ -140,21 +172,21 @@ class ThreadsSession:
     def _ports(self, spec: RoleSpec) -> dict[str, Any]:
         return plain_ports(self._program.ports, self._arena, Place(spec.name, self._bells, self._locks))
 
-    def _work(self, spec: RoleSpec) -> None:
+    def _work(self, spec: RoleSpec, core: int | None) -> None:
         def beat() -> None:
-            """Called at every step and while waiting for others, so that silence means a step that does not return."""
-            if spec.what == "actor":
-                self._beats[spec.name] = time.monotonic()
+            """Called at every step and while waiting for others."""
             if self._stop.is_set():
                 raise Stopped
 
-        role = None
+        role, pulse = None, self._pulses[spec.name]
         try:
+            pulse.begin()
             beat()
-            pin(spec.core if self._config.pin else None)
-            role = spec.build(self._ports(spec), Context(name=spec.name, fault=self._faults.append, beat=beat))
+            pin(core)
+            context = Context(name=spec.name, fault=self._faults.append, beat=beat, env=pulse.env)
+            role = spec.build(self._ports(spec), context)
             beat()
-            self._ready.add(spec.name)  # from here on, silence is the environment's
+            pulse.ready()
             for report in drive(role.run(), PAUSE, beat):
                 if report is not None:
                     raise RuntimeError(f"{spec.name} is not the main role: it has nothing to report")
@@ -165,7 +197,6 @@ class ThreadsSession:
             for bell in self._bells.values():
                 bell.ring()
         finally:
-            self._beats.pop(spec.name, None)
             if role is not None:
                 role.close()
 
@@ -179,13 +210,10 @@ class ThreadsSession:
                 raise error
             text = "".join(traceback.format_exception(error)).strip()
             raise RunFailed(f"{name} died: {text.splitlines()[-1]}", detail=text) from error
-        now = time.monotonic()
-        for name, beat in list(self._beats.items()):
-            most = self._config.step_timeout if name in self._ready else max(START_TIMEOUT, self._config.step_timeout)
-            if now - beat > most:
-                what = "has not finished a step" if name in self._ready else "has not started"
+        for index, spec in enumerate(self._program.roles):
+            if spec.what == "actor" and not spec.main and (late := self._watcher.overdue(index)) is not None:
                 raise RunFailed(
-                    f"{name} {what} for {most:g} s: its environment hangs. A thread cannot be killed;"
+                    f"{spec.name}: {late}: it hangs. A thread cannot be killed;"
                     " --runtime processes replaces the actor and goes on"
                 )
 
@@ -196,9 +224,9 @@ class ThreadsSession:
         self._stop.set()
         for bell in self._bells.values():
             bell.ring()
-        deadline = time.monotonic() + JOIN
-        for thread in self._threads:
-            thread.join(max(0.0, deadline - time.monotonic()))
+        _LEFT.extend(join(self._threads, JOIN))
+        self._threads.clear()
+        self._cores.close()
         if self._main is not None:
             self._main.close()
 
