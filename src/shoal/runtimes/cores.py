@@ -10,11 +10,18 @@ import os
 import socket
 import sys
 from collections.abc import Callable, Iterable
+from typing import Protocol
 
 NAME = "\0shoal-core-{}"  # in the abstract namespace: no file, and the kernel frees it when its holder dies
 
 
-def claim(core: int) -> socket.socket | None:
+class Held(Protocol):
+    """A claimed core: whoever has it keeps it until this is closed."""
+
+    def close(self) -> None: ...
+
+
+def claim(core: int) -> Held | None:
     """Hold a core until the answer is closed; None if another holds it."""
     held = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
     try:
@@ -28,12 +35,10 @@ def claim(core: int) -> socket.socket | None:
 class Cores:
     """The cores that a run has claimed among those it may use."""
 
-    def __init__(
-        self, allowed: Iterable[int] | None = None, claim: Callable[[int], socket.socket | None] = claim
-    ) -> None:
+    def __init__(self, allowed: Iterable[int] | None = None, claim: Callable[[int], Held | None] = claim) -> None:
         self._allowed = sorted(_allowed() if allowed is None else allowed)
         self._claim = claim
-        self._held: dict[int, socket.socket] = {}
+        self._held: dict[int, Held] = {}
 
     def seat(self, wish: int | None) -> int | None:
         """A core for the role that would like number `wish` of those allowed; None where it is better left unpinned.
