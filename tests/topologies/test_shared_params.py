@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from shoal.core.program import Context, Report
 from shoal.experiment import resolve
 from shoal.launch.compose import make_parts
 from shoal.roles import shared as shared_roles
+from shoal.roles.links import Central
 from shoal.runtimes.inline import inline_ports
 
 T, B, N = 8, 4, 6
@@ -34,6 +36,18 @@ CASES: dict[str, dict[str, Any]] = {
 }
 
 
+def test_a_worker_may_learn_for_longer_than_a_step_may_take(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    learn, slow = Central.learn, iter([2.5])
+
+    def slowly(self: Central, *args: Any) -> Any:
+        time.sleep(next(slow, 0.0))
+        return learn(self, *args)
+
+    monkeypatch.setattr(Central, "learn", slowly)
+    run = train(tmp_path / "run", runtime={"name": "threads", "step_timeout": 1.0}, updates=3)
+    assert run.summary["updates"] == 3 and run.summary["faults"] == 0
+
+
 def train(
     out: Path,
     topology: Any = "shared_params",
@@ -41,7 +55,7 @@ def train(
     case: str = "rmsprop",
     actors: int = 1,
     updates: int = N,
-    runtime: str = "inline",
+    runtime: Any = "inline",
     **more: Any,
 ) -> shoal.Run:
     settings: dict[str, Any] = {

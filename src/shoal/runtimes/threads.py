@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import ctypes
 import logging
 import os
 import sys
@@ -73,9 +74,11 @@ def _leave() -> None:
     """Threads that still compute or step end before the interpreter does; one that hangs ends with the process.
 
     A thread that comes back from native code to an interpreter that is gone is ended there by force, through frames of C++ that
-    do not allow it: the process aborts. Without an error that was not caught, only the interpreter knows the exit code, so then
-    its own ending goes on.
+    do not allow it: the process aborts. So each is interrupted as soon as it comes back, and waited for. One that does not come
+    back cannot do harm either, unless it does so just then: where the exit code is known, the process leaves at once.
     """
+    for thread in _LEFT:
+        ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident or 0), ctypes.py_object(Stopped))
     stuck = join(_LEFT, LEAVE)
     if not stuck or not hasattr(sys, "last_value"):
         return
