@@ -48,7 +48,7 @@ class MpiConfig:
     step_timeout: PositiveFloat = 60.0
     """seconds that one step of an actor's environments may take before the run ends, with a checkpoint"""
     pin: bool = True
-    """keep each actor on a core of its own where all ranks are on one node; elsewhere the launcher binds them"""
+    """keep each actor on a free core of its own where all ranks are on one node; elsewhere the launcher binds them"""
 
 
 class Mpi:

@@ -42,7 +42,7 @@ class ProcessesConfig:
     step_timeout: PositiveFloat = 60.0
     """seconds that one step of an actor's environments may take before the actor is killed and replaced"""
     pin: bool = True
-    """keep each actor on a core of its own"""
+    """keep each actor on a core of its own, where another run has not claimed it"""
 
 
 class Processes:

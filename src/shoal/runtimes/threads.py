@@ -42,7 +42,7 @@ class ThreadsConfig:
     step_timeout: PositiveFloat = 60.0
     """seconds that one step of an actor's environments may take before it counts as hung"""
     pin: bool = True
-    """keep each actor on a core of its own"""
+    """keep each actor on a core of its own, where another run has not claimed it"""
 
 
 class Threads:
