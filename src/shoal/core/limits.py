@@ -56,7 +56,7 @@ def _left(group: Group) -> int | None:
 
 def _groups(controller: str, root: Path) -> Iterator[Group]:
     """The groups that limit this process, from its own outwards."""
-    own = {}  # by controller, "" is version 2: the path of this process's group
+    own: dict[str, str] = {}  # by controller, "" is version 2: the path of this process's group
     for line in _read(root / "proc/self/cgroup").splitlines():
         _, names, path = line.split(":", 2)
         own |= dict.fromkeys(names.split(","), path)
@@ -66,12 +66,12 @@ def _groups(controller: str, root: Path) -> Iterator[Group]:
         version = {"cgroup2": 2, "cgroup": 1}.get(kind)
         if version is None or (version == 1 and controller not in options.split(",")):
             continue
-        path = own.get("" if version == 2 else controller)
-        if path is None:
+        mine = own.get("" if version == 2 else controller)
+        if mine is None:
             continue
         top, mount = before.split(" ")[3:5]
         # A container may see its own group as the top of the mount, while its path is told from the machine's.
-        inner = Path(path).relative_to(top) if Path(path).is_relative_to(top) else Path()
+        inner = Path(mine).relative_to(top) if Path(mine).is_relative_to(top) else Path()
         folder = root / mount.lstrip("/")
         yield from (Group(folder / at, version) for at in (inner, *inner.parents))
 
