@@ -69,7 +69,6 @@ def join(threads: list[threading.Thread], seconds: float) -> list[threading.Thre
     return [thread for thread in threads if thread.is_alive()]
 
 
-@atexit.register
 def _leave() -> None:
     """Threads that still compute or step end before the interpreter does; one that hangs ends with the process.
 
@@ -77,7 +76,7 @@ def _leave() -> None:
     do not allow it: the process aborts. So each is interrupted as soon as it comes back, and waited for. One that does not come
     back cannot do harm either, unless it does so just then: where the exit code is known, the process leaves at once.
     """
-    for thread in _LEFT:
+    for thread in filter(threading.Thread.is_alive, _LEFT):
         ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident or 0), ctypes.py_object(Stopped))
     stuck = join(_LEFT, LEAVE)
     if not stuck or not hasattr(sys, "last_value"):
@@ -227,7 +226,10 @@ class ThreadsSession:
         self._stop.set()
         for bell in self._bells.values():
             bell.ring()
-        _LEFT.extend(join(self._threads, JOIN))
+        left = join(self._threads, JOIN)
+        if left and not _LEFT:
+            atexit.register(_leave)
+        _LEFT.extend(left)
         self._threads.clear()
         self._cores.close()
         if self._main is not None:
