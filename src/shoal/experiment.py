@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
+import math
 import os
 import sys
 import tomllib
@@ -18,6 +19,7 @@ from shoal.algos import ALGOS
 from shoal.core import config as configs
 from shoal.core.config import NonNegative, NonNegativeFloat, Positive
 from shoal.core.errors import BadInput, nearest
+from shoal.core.limits import core_quota
 from shoal.core.spec import EnvSpec
 from shoal.envs.source import EnvSource, Source, find
 from shoal.nets.actor_critic import ActorCritic
@@ -268,8 +270,10 @@ def even_actors(cores: int, learners: int, envs: int) -> int:
 
 
 def cores() -> int:
-    """Cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1)
+    """Cores that this process may use, or as many as its share of time amounts to."""
+    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1)
+    quota = core_quota()
+    return allowed if quota is None else max(1, min(allowed, math.ceil(quota)))
 
 
 def _plain_names(names: Mapping[str, Any]) -> dict[str, str]:

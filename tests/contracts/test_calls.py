@@ -130,7 +130,7 @@ class TestCallBetweenRoles:
         before = time.monotonic()
         test.ask(ends, 2)
         assert test.clients(answer(call.gather(3, least=2, patience=0.1))) == [2]
-        assert 0.05 < time.monotonic() - before < 5
+        assert time.monotonic() - before > 0.05
 
     @pytest.mark.parametrize("early", [True, False])
     def test_both_sides_wake_each_other(self, world: World, early: bool) -> None:

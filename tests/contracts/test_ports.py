@@ -237,7 +237,7 @@ class TestWaking:
         before = time.monotonic()
         assert op.wait is not None
         op.wait(0.05)
-        assert 0.02 < time.monotonic() - before < 5 and waits(op)
+        assert time.monotonic() - before > 0.02 and waits(op)
 
 
 LANES = 2

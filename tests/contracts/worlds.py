@@ -47,7 +47,7 @@ WORLDS: dict[str, World] = {"inline": inline_world, "threads": threads_world, "p
 CONCURRENT = ("inline", "threads", "processes")
 
 
-def answer(op: Op[Any], seconds: float = 5.0) -> Any:
+def answer(op: Op[Any], seconds: float = 60.0) -> Any:
     """What a role would get, which may sleep meanwhile."""
     deadline = time.monotonic() + seconds
     while (got := op.attempt()) is NOT_YET:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import cache, partial
 from pathlib import Path
-from tempfile import mkdtemp
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import jax
@@ -48,25 +48,26 @@ def hash_of(
 ) -> str:
     """The parameter hash after N updates. `again` makes another run of the same."""
     settings = dict(CASES[case])
-    run = shoal.train(
-        settings.pop("env"),
-        runtime=runtime,
-        topology={"name": topology, **({} if overlap is None else {"overlap": overlap})},
-        actors=ACTORS,
-        envs=B,
-        steps=N * T * B * ACTORS,
-        seed=seed,
-        eval_episodes=0,
-        sinks=("jsonl",),
-        out=Path(mkdtemp()) / "run",
-        quiet=True,
-        report=False,
-        **{"net": {"hidden": (16,)}, **settings},
-    )
-    assert run.summary["updates"] == N
-    assert run.summary["lag_max"] == (1 if overlap else 0)
-    assert run.params_hash == run.summary["params_sha256"]
-    return run.params_hash
+    with TemporaryDirectory() as folder:
+        run = shoal.train(
+            settings.pop("env"),
+            runtime=runtime,
+            topology={"name": topology, **({} if overlap is None else {"overlap": overlap})},
+            actors=ACTORS,
+            envs=B,
+            steps=N * T * B * ACTORS,
+            seed=seed,
+            eval_episodes=0,
+            sinks=("jsonl",),
+            out=Path(folder) / "run",
+            quiet=True,
+            report=False,
+            **{"net": {"hidden": (16,)}, **settings},
+        )
+        assert run.summary["updates"] == N
+        assert run.summary["lag_max"] == (1 if overlap else 0)
+        assert run.params_hash == run.summary["params_sha256"]
+        return run.params_hash
 
 
 @pytest.fixture(autouse=True)

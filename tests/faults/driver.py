@@ -30,6 +30,8 @@ TINY = [
     "0.2",
 ]
 STEPS_A_UPDATE = 2 * 2 * 16
+PATIENCE = 240  # seconds for what is certain to come, on however busy a machine
+START = 3.0  # seconds until an idle machine has imported everything
 LONG = "100000000"  # steps that no test waits for
 ENV = "faulty_env:Faulty"
 
@@ -63,6 +65,7 @@ class Train:
                 stderr=error,
                 start_new_session=True,
             )
+        self._began = time.time()
         self._tree: set[int] = {self.process.pid}
 
     @property
@@ -78,11 +81,18 @@ class Train:
         parsed: dict[str, Any] = json.loads(self.stdout.splitlines()[-1])
         return parsed
 
-    def end(self, seconds: float = 60) -> int:
+    @property
+    def slowness(self) -> float:
+        """How busy the machine is: 1, or by what the run's own start took longer than on an idle one."""
+        config = self.run / "config.json"
+        until = config.stat().st_mtime if config.exists() else time.time()
+        return max(1.0, (until - self._began) / START)
+
+    def end(self, seconds: float = PATIENCE) -> int:
         """Wait for the exit code."""
         return self.process.wait(seconds)
 
-    def until(self, holds: Callable[[], Any], seconds: float = 60) -> Any:
+    def until(self, holds: Callable[[], Any], seconds: float = PATIENCE) -> Any:
         """Wait until `holds()` is true, while the run lives."""
         limit = time.monotonic() + seconds
         while not (found := holds()):
@@ -155,8 +165,8 @@ def train(folder: Path, *words: str, env: str = ENV, eval_episodes: int = 0, **v
         run.clean_up()
 
 
-def gone(pids: set[int], seconds: float) -> bool:
-    """Whether all of them end within so many seconds."""
+def gone(pids: set[int], seconds: float = 30) -> bool:
+    """Whether all of them end within so many seconds; by themselves they never would."""
     limit = time.monotonic() + seconds
     while any(_alive(pid) for pid in pids):
         if time.monotonic() > limit:

@@ -50,7 +50,7 @@ def test_the_run_goes_on_without_it_and_with_its_successor(tmp_path: Path, role:
         tree = run.tree()
         run.signal(signal.SIGINT)
         assert run.end() == 0, run.stderr
-        assert gone(tree, 2) and run.checkpoints()
+        assert gone(tree) and run.checkpoints()
 
 
 def test_learners_go_on_from_a_checkpoint(tmp_path: Path) -> None:

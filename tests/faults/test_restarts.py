@@ -26,14 +26,14 @@ def test_a_killed_main_process_begins_again_where_it_was(tmp_path: Path) -> None
         run.until(lambda: len(run.checkpoints()) > 1, PATIENCE)
         tree, before = run.tree() - {run.process.pid}, run.steps()
         os.kill(main_process(run), signal.SIGKILL)
-        assert gone(tree, 5), "its workers end with it"
+        assert gone(tree), "its workers end with it"
         run.until(lambda: run.steps() > before + 640, PATIENCE)
         assert "ended by SIGKILL: going on from the last checkpoint" in run.stderr and "(1 of 1 restarts)" in run.stderr
         assert "main main_died" in run.faults()
         tree = run.tree()
         run.signal(signal.SIGTERM)
         assert run.end() == 0, run.stderr
-        assert gone(tree, 2)
+        assert gone(tree)
 
 
 def test_when_no_restart_is_left_it_says_how_to_go_on(tmp_path: Path) -> None:
@@ -74,7 +74,7 @@ def test_nothing_outlives_the_guard(tmp_path: Path) -> None:
         tree = run.tree()
         os.kill(run.process.pid, signal.SIGKILL)
         run.process.wait()
-        assert gone(tree, 5)
+        assert gone(tree)
 
 
 @pytest.mark.parametrize(

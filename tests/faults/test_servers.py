@@ -49,5 +49,5 @@ def test_the_killed_are_replaced_and_the_run_goes_on(
         assert "Traceback" not in run.stderr
         tree = run.tree()
         run.signal(signal.SIGTERM)
-        assert run.end(20) == 0 and gone(tree, 5)
+        assert run.end() == 0 and gone(tree)
     assert shared_memory() <= before

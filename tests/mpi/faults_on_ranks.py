@@ -8,7 +8,7 @@ import sys
 import time
 import tracemalloc
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from port_roles import Idle
@@ -23,18 +23,23 @@ from shoal.runtimes.ranks import leave, ranks
 from shoal.runtimes.windows import Nap
 
 TIMEOUT = 1.0  # seconds of a step
+WINDOWS: tuple[Literal["shared"], Literal["rma"]] = ("shared", "rma")
 GROUPS = 2100  # MPICH has 2048 communicators at once
 LONG = 1 << 20  # numbers of a vector
 
 
 class Sleeper(Idle):
-    """Silent for some seconds, then pushes a slot."""
+    """Silent for some seconds, in an environment or elsewhere, then pushes a slot."""
 
-    def __init__(self, seconds: float, ports: Ports, context: Context) -> None:
-        self._seconds, self._stream = seconds, ports["stream"]
+    def __init__(self, seconds: float, inside: bool, ports: Ports, context: Context) -> None:
+        self._seconds, self._inside, self._stream, self._context = seconds, inside, ports["stream"], context
 
     def run(self) -> Steps:
+        if self._inside:
+            self._context.env(True)
         time.sleep(self._seconds)
+        if self._inside:
+            self._context.env(False)
         yield from self._stream.claim(0)
         self._stream.push(0)
 
@@ -52,24 +57,35 @@ def say(**words: Any) -> None:
     print(json.dumps(words), flush=True)
 
 
-def start(seconds: float, what: str = "actor", helper: Any = None) -> mpi.MpiSession:
-    sleeper = RoleSpec(name=f"{what}-1", build=partial(Sleeper, seconds), what=what)
+def start(
+    seconds: float, inside: bool = True, helper: Any = None, windows: Literal["shared", "rma"] = "shared"
+) -> mpi.MpiSession:
+    sleeper = RoleSpec(name="actor-1", build=partial(Sleeper, seconds, inside))
     record = Record((Field("number", (), "int64"),))
     program = Program(
         roles=(RoleSpec(name="learner-0", build=Taker, main=True), sleeper),
         ports={"stream": StreamSpec(producers=(sleeper.name,), consumer="learner-0", depth=1, record=record)},
         helper=helper,
     )
-    return mpi.Mpi(mpi.MpiConfig(step_timeout=TIMEOUT, pin=False)).start(program, lambda: False)
+    config = mpi.MpiConfig(step_timeout=TIMEOUT, pin=False, windows=windows)
+    return mpi.Mpi(config).start(program, lambda: False)
 
 
 def slow() -> None:
-    """A role without an environment takes longer than a step may."""
+    """A role computes for longer than a step may take; then a step hangs."""
     mpi.join()
-    session = start(3 * TIMEOUT, what="learner")
-    report = next(iter(session))
-    session.close()
-    say(version=report.version)  # type: ignore[union-attr]
+    for windows in WINDOWS:
+        session = start(3 * TIMEOUT, inside=False, windows=windows)
+        report = next(iter(session))
+        session.close()
+        say(version=report.version)  # type: ignore[union-attr]
+    for windows in WINDOWS:
+        session = start(3 * TIMEOUT, windows=windows)
+        try:
+            next(iter(session))
+        except RunFailed as error:
+            say(error=str(error))
+        session.close()
 
 
 def lost() -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -91,17 +90,16 @@ def test_a_lost_rank_ends_the_job_and_resume_goes_on(tmp_path: Path) -> None:
     job = Job.train(tmp_path, 3, "CartPole-v1", *TINY, *words)
     wait_until(lambda: len(list((run / "checkpoints").glob("step-*.json"))) > 1, "checkpoints")
     victim = job.ranks()[2]
-    began = time.monotonic()
     os.kill(victim, signal.SIGKILL)
-    assert job.end(10) != 0 and time.monotonic() - began < 10
-    wait_until(lambda: not job.ranks(), "the other ranks to end", 5)
+    assert job.end(60) != 0
+    wait_until(lambda: not job.ranks(), "the other ranks to end", 30)
     # Jobs of other tests may run at the same time; theirs go when they end.
     wait_until(lambda: set(shared.glob("mpich_shm_*")) <= before, "its shared memory to go", 60)
     steps = _steps(run)
     resumed = Job.train(tmp_path, 3, "--resume", "run", "--quiet", "--json")
     wait_until(lambda: _steps(run) > steps + 1000, "the resumed run to go on")
     resumed.process.send_signal(signal.SIGINT)  # which mpiexec hands on to every rank
-    assert resumed.end(15) == 0, resumed.err.read_text()
+    assert resumed.end() == 0, resumed.err.read_text()
     assert resumed.lines[-1]["stopped"] and resumed.lines[-1]["env_steps"] >= steps + 1000
 
 
@@ -137,9 +135,9 @@ def test_a_step_that_does_not_return_ends_the_run_with_a_checkpoint(tmp_path: Pa
     words += ["--algo.unroll", "16", "--algo.batch-size", "16", "--net.hidden", "8", "--eval-episodes", "0"]
     job = Job.train(tmp_path, 2, "group_env:Hangs", *words, "--out", "run")
     assert job.end() == 1
-    assert "actor-0 (rank 1) has not finished a step for 2 s" in job.err.read_text()
+    assert "actor-0 (rank 1): a step of its environment did not return within 2 s" in job.err.read_text()
     assert _steps(tmp_path / "run") > 0
-    wait_until(lambda: not job.ranks(), "the rank that hangs to end", 5)
+    wait_until(lambda: not job.ranks(), "the rank that hangs to end", 30)
 
 
 def test_too_many_roles_are_refused_in_one_line(tmp_path: Path) -> None:

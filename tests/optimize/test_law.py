@@ -282,12 +282,12 @@ def test_without_conditions_the_law_is_a_constant(tmp_path: Path) -> None:
 
 
 def test_a_thousand_queries_cost_microseconds_each() -> None:
-    """The best of some tries, because the machine may be busy; the figure to reach is 20."""
+    """The processor's time in the best of some tries, because the machine may be busy; the figure to reach is 20."""
     law, conditions = law_for(PROBLEM), some_conditions(1000)
     law(**conditions)
     took = []
     for _ in range(15):
-        began = time.perf_counter()
+        began = time.process_time()
         law(**conditions)
-        took.append(time.perf_counter() - began)
+        took.append(time.process_time() - began)
     assert min(took) / 1000 < 20e-6

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 from pathlib import Path
 from typing import Any
 
@@ -199,10 +198,9 @@ def test_a_function_that_fails_on_its_drivers_alone_ends_the_run(tmp_path: Path)
             raise OSError("out of licences")
         return bowl(x, c)
 
-    began = time.monotonic()
     with pytest.raises(RunFailed, match="bowl failed in all of 300 episodes: OSError: out of licences"):
         quick(line("python", tired), tmp_path / "run", runtime="inline", steps=100_000)
-    assert time.monotonic() - began < 60
+    assert len(calls) < 100_000, "not by the end of the budget"
 
 
 def test_the_budget_counts_evaluations(tmp_path: Path) -> None:

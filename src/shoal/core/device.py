@@ -11,6 +11,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from shoal.core.limits import memory_left
+
 
 def cache_folder() -> Path:
     """Where compiled code is kept between runs: $SHOAL_CACHE, or the user's cache folder."""
@@ -70,7 +72,13 @@ def unscanned() -> Iterator[None]:
 
 
 def available_memory() -> int:
-    """Bytes that may still be used without swapping, as far as the system tells; else all that there are."""
+    """Bytes that may still be used: without swapping, and within the limits of a control group."""
+    machine, group = _machine_memory(), memory_left()
+    return machine if group is None else min(machine, group)
+
+
+def _machine_memory() -> int:
+    """Bytes that are free or can be freed, as far as the system tells; else all that there are."""
     info = Path("/proc/meminfo")
     if info.exists():
         for line in info.read_text().splitlines():

@@ -128,8 +128,10 @@ class Context:
 
     name: str
     fault: Callable[[Fault], None]  # say that something broke and was put right
-    beat: Callable[[], None] = lambda: None  # I am alive: called at every environment step
-    killable: bool = False  # a watcher replaces this role when it stops beating
+    beat: Callable[[], None] = lambda: None  # called at every environment step: a role may be told there to end
+    env: Callable[[bool], None] = lambda inside: (
+        None
+    )  # True before every environment call, False after it: they alone are timed
 
 
 Steps = Generator[Op[Any] | Report, Any, None]

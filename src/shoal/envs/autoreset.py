@@ -8,7 +8,9 @@ its row with `valid` False, and `obs[t+1]` already is the next episode's first.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
 
 import numpy as np
 
@@ -19,12 +21,30 @@ from shoal.envs.batch import EnvBatch, Startable
 RESTARTS = 10  # tries for a first observation that is finite
 
 
-class Rows:
-    """Steps a batch and writes what happened into slots. `obs` and `first` are where the policy acts next."""
+@contextmanager
+def called(inside: Callable[[bool], None]) -> Iterator[None]:
+    """Environments are called in here."""
+    inside(True)
+    try:
+        yield
+    finally:
+        inside(False)
 
-    def __init__(self, batch: EnvBatch, on_fault: Callable[[str, str], None]) -> None:
+
+class Rows:
+    """Steps a batch and writes what happened into slots. `obs` and `first` are where the policy acts next.
+
+    `inside` is called with True before the environments are, and with False after: whoever watches times nothing else.
+    """
+
+    def __init__(
+        self,
+        batch: EnvBatch,
+        on_fault: Callable[[str, str], None],
+        inside: Callable[[bool], None] = lambda inside: None,
+    ) -> None:
         self.batch = batch
-        self._on_fault = on_fault
+        self._on_fault, self._inside = on_fault, inside
         self._finite = batch.spec.obs.is_image  # bytes always are
         self._ended = np.zeros(batch.size, np.bool_)
         self._any_ended = False
@@ -48,7 +68,8 @@ class Rows:
 
     def step(self, slot: Mapping[str, np.ndarray], t: int, action: Array) -> None:
         """Step all environments; write row t and the observation of row t+1."""
-        out = self.batch.step(action)
+        with called(self._inside):
+            out = self.batch.step(action)
         self.obs = np.asarray(out.obs)
         reward, dropped = np.asarray(out.reward), np.asarray(out.dropped)
         was_ended = self._ended
@@ -87,7 +108,8 @@ class Rows:
         """Go on where `snapshot` was taken; with {} new episodes begin."""
         if not arrays:
             return
-        self.batch.restore({n.removeprefix("batch/"): a for n, a in arrays.items() if n.startswith("batch/")})
+        with called(self._inside):
+            self.batch.restore({n.removeprefix("batch/"): a for n, a in arrays.items() if n.startswith("batch/")})
         self.obs, self.first = np.array(arrays["obs"]), np.array(arrays["first"])
         self._ended = np.array(arrays["ended"])
         self._any_ended = bool(self._ended.any())
@@ -98,7 +120,9 @@ class Rows:
         self.batch.close()
 
     def _reset(self, starts: np.ndarray | None) -> None:
-        self.obs = np.asarray(self.batch.reset() if starts is None else self._startable().begin_at(starts))
+        begin = self.batch.reset if starts is None else partial(self._startable().begin_at, starts)
+        with called(self._inside):
+            self.obs = np.asarray(begin())
         self._ended, self._any_ended = np.zeros(self.batch.size, np.bool_), False
         self.first = np.ones(self.batch.size, np.bool_)
         self._begun = True
@@ -150,7 +174,8 @@ class Rows:
         self.obs = np.array(self.obs)  # the batch's own array may be read-only
         for _ in range(RESTARTS):
             self._on_fault("env_nan", f"environment {index} of {name}: {what} was not finite; the episode was dropped")
-            self.obs[index] = self.batch.restart(index)
+            with called(self._inside):
+                self.obs[index] = self.batch.restart(index)
             if np.isfinite(self.obs[index]).all():
                 return
         raise EnvFault(

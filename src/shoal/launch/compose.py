@@ -12,7 +12,7 @@ from shoal.core.algorithm import Algorithm, Replay, Task
 from shoal.core.device import available_memory
 from shoal.core.errors import BadInput
 from shoal.core.program import Context, Fault
-from shoal.envs.autoreset import Rows
+from shoal.envs.autoreset import Rows, called
 from shoal.envs.jax_envs import BatchedJax, actor_key
 from shoal.envs.source import Source
 from shoal.experiment import Plan
@@ -42,7 +42,9 @@ def make_rows(source: Source, envs: int, seed: int, actor: int, context: Context
     def on_fault(kind: str, detail: str) -> None:
         context.fault(Fault(role=context.name, kind=kind, detail=detail))
 
-    return Rows(source.batch(envs, seed, actor), on_fault)
+    with called(context.env):
+        batch = source.batch(envs, seed, actor)
+    return Rows(batch, on_fault, context.env)
 
 
 def make_parts(

@@ -105,9 +105,11 @@ class StopRequest:
     def _listen(self) -> None:
         signals = 0
         pending: list[tuple[float, Callable[[], None]]] = []  # what to do, and when, if asking has no effect
+        heard = select.poll()
+        heard.register(self._heard, select.POLLIN)
         while True:
-            wait = max(0.0, pending[0][0] - time.monotonic()) if pending else None
-            if not select.select([self._heard], [], [], wait)[0]:
+            wait = max(0.0, pending[0][0] - time.monotonic()) * 1e3 if pending else None
+            if not heard.poll(wait):
                 pending.pop(0)[1]()
                 continue
             numbers = os.read(self._heard, 64)

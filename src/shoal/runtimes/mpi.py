@@ -21,16 +21,16 @@ from shoal.core.device import settle_process
 from shoal.core.errors import BadInput, EnvFault, RunFailed
 from shoal.core.program import Context, Fault, Program, RoleSpec, Snapshot
 from shoal.runtimes import ranks
+from shoal.runtimes.cores import Cores, pin
 from shoal.runtimes.memory import PLAIN, Place, arena_size, plain_ports
 from shoal.runtimes.mpi_ports import RMA, RmaGroup, rma_ports, rma_window
 from shoal.runtimes.processes import file_locks
 from shoal.runtimes.ranks import NAP, OVER, Ranks, Word
-from shoal.runtimes.session import START_TIMEOUT, Event, Stopped, drive, lasting
-from shoal.runtimes.threads import pin
-from shoal.runtimes.windows import Nap, SharedWindow
+from shoal.runtimes.session import Event, Stopped, drive, lasting
+from shoal.runtimes.watch import MemoryPulse, Pulse, Watch, pulses
+from shoal.runtimes.windows import Nap, RemotePulse, SharedWindow
 
 PAUSE = 0.1  # seconds that a wait may take at most; naps are far shorter
-BEAT = 0.5  # seconds between two signs of life
 FAREWELL = 6.0  # seconds that the ranks have to end their roles
 ALONE = "learner"  # roles whose names begin so come right after the main one, and have one rank each
 GROUPED = ("actor", "worker")  # roles whose names begin so step environments: --runtime.ranks-per-env ranks each
@@ -47,7 +47,7 @@ class MpiConfig:
     step_timeout: PositiveFloat = 60.0
     """seconds that one step of an actor's environments may take before the run ends, with a checkpoint"""
     pin: bool = True
-    """keep each actor on a core of its own where all ranks are on one node; elsewhere the launcher binds them"""
+    """keep each actor on a free core of its own where all ranks are on one node; elsewhere the launcher binds them"""
 
 
 class Mpi:
@@ -124,20 +124,27 @@ class Wiring:
         here.env_comm = here.world.Split(self.acting, here.rank) if config.ranks_per_env > 1 else here.mpi.COMM_SELF
         self._here = here
         self._window: Any
+        self.pulse: Pulse
+        record = pulses(here.size)
         if config.windows == "rma" or (config.windows == "auto" and not here.one_node):
-            self._window, at = rma_window(program.ports, here, rank_of)
+            self._window, at = rma_window(program.ports, here, rank_of, record.nbytes)
             self.ports = rma_ports(program.ports, here, rank_of, self._window, at)
+            self.pulse = RemotePulse(self._window, record, here.rank)
+            self.pulses = self._window.views(record, 0) if here.rank == 0 else {}
         else:
-            self._window = SharedWindow(here, arena_size(program.ports))
+            self._window = SharedWindow(here, record.nbytes + arena_size(program.ports))
+            self.pulses = record.views(self._window.memory)
+            self.pulse = MemoryPulse(self.pulses, here.rank)
             bell = Nap(self._window.fence)
             place = Place(self.spec.name, dict.fromkeys(rank_of, bell), file_locks(self._window.locks))
-            self.ports = plain_ports(program.ports, self._window.memory, place)
+            self.ports = plain_ports(program.ports, self._window.memory[record.nbytes :], place)
 
     def free(self) -> None:
         for port in self.ports.values():
             if isinstance(port, RmaGroup):
                 port.free()
-        self.ports = {}
+        self.ports, self.pulses = {}, {}
+        del self.pulse
         self._window.free()
         if self._here.env_comm != self._here.mpi.COMM_SELF:
             self._here.env_comm.Free()
@@ -161,8 +168,7 @@ class MpiSession:
         here.share("\n".join(sys.path).encode())
         here.share(recipe)
         self._wiring = Wiring(program, config, here)
-        self._heard = dict.fromkeys(range(1, here.size), time.monotonic())
-        self._ready: set[int] = set()
+        self._watcher = Watch(self._wiring.pulses, config.step_timeout)
         self._done: set[int] = set()
 
     def __iter__(self) -> Iterator[Event]:
@@ -187,32 +193,23 @@ class MpiSession:
 
     def _listen(self) -> None:
         for rank, word in self._here.mail():
-            self._heard[rank] = time.monotonic()
             name = self._wiring.places[rank][0].name
-            if word.kind == "ready":
-                self._ready.add(rank)
-            elif word.kind == "done":
+            if word.kind == "done":
                 self._done.add(rank)
             elif word.kind == "bug":
                 raise RunFailed(f"{name} died: {word.detail.splitlines()[-1]}", detail=word.detail)
             elif word.kind == "env_broken":
                 raise EnvFault(word.detail)
-            elif word.kind != "beat":
+            else:
                 self._faults.append(Fault(role=name, kind=word.kind, detail=word.detail))
 
     def _watch(self) -> None:
-        """Hear what the others say; end the run when one of them is silent."""
+        """Hear what the others say; end the run when the environment of one hangs."""
         self._listen()
-        now = time.monotonic()
-        for rank, heard in self._heard.items():
-            spec, runs = self._wiring.places[rank]
-            if not runs or spec.what != "actor":
-                continue  # no environment: to compile or to learn may take as long as it takes
-            most = self._config.step_timeout if rank in self._ready else max(START_TIMEOUT, self._config.step_timeout)
-            if now - heard > most:
-                what = "has not finished a step" if rank in self._ready else "has not started"
+        for rank, (spec, runs) in enumerate(self._wiring.places):
+            if runs and rank and spec.what == "actor" and (late := self._watcher.overdue(rank)) is not None:
                 raise RunFailed(
-                    f"{spec.name} (rank {rank}) {what} for {most:g} s; a rank cannot be replaced:"
+                    f"{spec.name} (rank {rank}): {late}; a rank cannot be replaced:"
                     " --resume goes on from the checkpoint"
                 )
 
@@ -257,7 +254,6 @@ class Follower:
 
     def __init__(self, here: Ranks) -> None:
         self._here = here
-        self._said = 0.0
         self._stopped = False
         for path in here.share(None).decode().split("\n"):
             if path not in sys.path:
@@ -292,13 +288,19 @@ class Follower:
         if not self._wiring.runs:
             self._help()
             return
-        pin(spec.core if self._config.pin and here.one_node else None)
-        context = Context(name=spec.name, fault=lambda f: here.tell(0, Word(f.kind, f.detail)), beat=self._beat)
+        pulse, cores = self._wiring.pulse, Cores()
+
+        def fault(what: Fault) -> None:
+            here.tell(0, Word(what.kind, what.detail))
+
+        context = Context(name=spec.name, fault=fault, beat=self._beat, env=pulse.env)
         role: Any = None
         try:
+            pin(cores.seat(spec.core if self._config.pin and here.one_node else None))
+            pulse.begin()
             self._beat()
             role = spec.build(self._wiring.ports, context)
-            here.tell(0, Word("ready"))
+            pulse.ready()
             for report in drive(role.run(), PAUSE, self._beat):
                 if report is not None:
                     raise RuntimeError(f"{spec.name} is not the main role: it has nothing to report")
@@ -306,6 +308,7 @@ class Follower:
             self._end_help()
             if role is not None:
                 role.close()
+            cores.close()
 
     def _help(self) -> None:
         """Serve the environment, and whichever is made in its place after a fault, until the acting rank says it is over."""
@@ -327,10 +330,6 @@ class Follower:
             time.sleep(NAP)
 
     def _beat(self) -> None:
-        """Called at every environment step and while waiting: hear whether to stop, and say that we live."""
+        """Called at every environment step and while waiting: hear whether to stop."""
         if any(word.kind == "stop" for _, word in self._here.mail()):
             raise Stopped
-        now = time.monotonic()
-        if now - self._said > BEAT:
-            self._said = now
-            self._here.tell(0, Word("beat"))

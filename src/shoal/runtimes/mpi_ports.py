@@ -256,9 +256,11 @@ HOSTED: dict[str, Any] = {"Stream": RmaStream, "Board": RmaBoard}
 RMA = frozenset({*HOSTED, "Group"})
 
 
-def rma_window(specs: Mapping[str, PortSpec], here: Ranks, rank_of: RankOf) -> tuple[RemoteWindow, dict[str, list[At]]]:
-    """One window for all ports, and where in it each of them lies. Collective."""
-    used = [0] * here.size
+def rma_window(
+    specs: Mapping[str, PortSpec], here: Ranks, rank_of: RankOf, first: int = 0
+) -> tuple[RemoteWindow, dict[str, list[At]]]:
+    """One window for all ports, and where in it each of them lies, after `first` bytes on rank 0. Collective."""
+    used = [first] + [0] * (here.size - 1)
     at: dict[str, list[At]] = {name: [] for name in specs}
     for name, spec in specs.items():
         for rank, size in _made_by(spec).parts(spec, rank_of) if spec.kind in HOSTED else ():

@@ -7,6 +7,7 @@ lifetime pipe whose end tells the children that the parent is gone. Only counter
 
 from __future__ import annotations
 
+import ctypes
 import fcntl
 import mmap
 import os
@@ -14,7 +15,6 @@ import select
 import signal
 import subprocess
 import sys
-import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -26,9 +26,10 @@ import msgspec
 from shoal.core.config import PositiveFloat
 from shoal.core.errors import BadInput, EnvFault, RunFailed
 from shoal.core.program import Context, Fault, Program, RoleSpec, Snapshot
-from shoal.core.record import Field, Record
+from shoal.runtimes.cores import Cores
 from shoal.runtimes.memory import PLAIN, Lock, Place, arena_size, plain_ports
-from shoal.runtimes.session import START_TIMEOUT, Event, Stopped, drive, lasting
+from shoal.runtimes.session import Event, Stopped, drive, lasting
+from shoal.runtimes.watch import Watch, pulses
 
 PAUSE = 0.1  # seconds between two looks at the children while waiting
 
@@ -40,7 +41,7 @@ class ProcessesConfig:
     step_timeout: PositiveFloat = 60.0
     """seconds that one step of an actor's environments may take before the actor is killed and replaced"""
     pin: bool = True
-    """keep each actor on a core of its own"""
+    """keep each actor on a core of its own, where another run has not claimed it"""
 
 
 class Processes:
@@ -60,17 +61,34 @@ class Processes:
         return ProcessesSession(program, self.config, stopping)
 
 
+class PollFd(ctypes.Structure):
+    _fields_ = (("fd", ctypes.c_int), ("events", ctypes.c_short), ("revents", ctypes.c_short))
+
+
+class TimeSpec(ctypes.Structure):
+    _fields_ = (("seconds", ctypes.c_long), ("nanoseconds", ctypes.c_long))
+
+
 class EventfdBell:
-    """An eventfd: it counts, so that a ring before the wait is not lost."""
+    """An eventfd: it counts, so that a ring before the wait is not lost.
+
+    Waits by ppoll: `select` takes no descriptor above 1023, and Python's `poll` rounds a wait up to whole milliseconds, which is
+    longer than a predictor waits for further questions.
+    """
 
     def __init__(self, fd: int) -> None:
         self._fd = fd
+        self._poll = ctypes.CDLL(None).ppoll
+        self._asked, self._limit = PollFd(fd, select.POLLIN, 0), TimeSpec()
 
     def ring(self) -> None:
         os.eventfd_write(self._fd, 1)
 
     def wait(self, seconds: float) -> None:
-        if select.select([self._fd], [], [], seconds)[0]:
+        self._limit.seconds = int(seconds)
+        self._limit.nanoseconds = int(seconds % 1 * 1e9)
+        # -1 after a signal: then this wait is over, and its caller looks again.
+        if self._poll(ctypes.byref(self._asked), 1, ctypes.byref(self._limit), None) > 0:
             os.eventfd_read(self._fd)
 
 
@@ -100,7 +118,7 @@ class Wiring(msgspec.Struct, frozen=True):
     """What a worker is told on its command line: which inherited descriptor is what."""
 
     name: str
-    index: int  # its place in the heartbeat array
+    index: int  # its place among the pulses
     core: int | None
     arena: int
     arena_size: int
@@ -117,18 +135,13 @@ class Message(msgspec.Struct, frozen=True):
     detail: str
 
 
-def heartbeats(roles: int) -> Record:
-    """Monotonic seconds of each role's last sign of life; 0 before the first."""
-    return Record((Field("beats", (roles,), "float64"),))
-
-
 @dataclass
 class Child:
     spec: RoleSpec
     process: subprocess.Popen[bytes]
     messages: int  # our end of its message pipe
     index: int
-    started: float
+    core: int | None
     unread: bytes = b""
 
 
@@ -140,12 +153,13 @@ class ProcessesSession:
         self._children: dict[str, Child] = {}
         self._main: Any = None
         names = [spec.name for spec in program.roles]
-        beats = heartbeats(len(names))
-        self._size = beats.nbytes + arena_size(program.ports)
+        record = pulses(len(names))
+        self._size = record.nbytes + arena_size(program.ports)
         self._arena_fd = os.memfd_create("shoal-arena")
         os.ftruncate(self._arena_fd, self._size)
         self._arena = mmap.mmap(self._arena_fd, self._size)
-        self._beats = beats.views(self._arena)["beats"]
+        self._watcher = Watch(record.views(self._arena), config.step_timeout)
+        self._cores = Cores()
         self._bell_fds = {name: os.eventfd(0, os.EFD_NONBLOCK) for name in names}
         self._lifetime_read, self._lifetime_write = os.pipe()
         self._recipe_fd = os.memfd_create("shoal-recipe")
@@ -161,7 +175,7 @@ class ProcessesSession:
         main = next(spec for spec in self._program.roles if spec.main)
         for index, spec in enumerate(self._program.roles):
             if not spec.main:
-                self._spawn(spec, index)
+                self._spawn(spec, index, self._cores.seat(spec.core if self._config.pin else None))
         bells = {name: EventfdBell(fd) for name, fd in self._bell_fds.items()}
         ports = plain_ports(
             self._program.ports,
@@ -187,15 +201,15 @@ class ProcessesSession:
         self._watch()
 
     def _offset(self) -> int:
-        return heartbeats(len(self._program.roles)).nbytes
+        return pulses(len(self._program.roles)).nbytes
 
-    def _spawn(self, spec: RoleSpec, index: int) -> None:
+    def _spawn(self, spec: RoleSpec, index: int, core: int | None) -> None:
         mine, theirs = os.pipe()
         os.set_blocking(mine, False)
         wiring = Wiring(
             name=spec.name,
             index=index,
-            core=spec.core if self._config.pin else None,
+            core=core,
             arena=self._arena_fd,
             arena_size=self._size,
             recipe=self._recipe_fd,
@@ -204,7 +218,7 @@ class ProcessesSession:
             bells=self._bell_fds,
         )
         inherited = [self._arena_fd, self._recipe_fd, self._lifetime_read, theirs, *self._bell_fds.values()]
-        self._beats[index] = 0.0
+        self._watcher.restart(index)
         process = subprocess.Popen(
             [sys.executable, "-m", "shoal.runtimes.worker", msgspec.json.encode(wiring).decode()],
             pass_fds=inherited,
@@ -214,7 +228,7 @@ class ProcessesSession:
             env={**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)},
         )
         os.close(theirs)
-        self._children[spec.name] = Child(spec, process, mine, index, time.monotonic())
+        self._children[spec.name] = Child(spec, process, mine, index, core)
 
     def _watch(self) -> None:
         """Read what the children say; replace those that died or hang."""
@@ -225,15 +239,10 @@ class ProcessesSession:
                 self._listen(child)
                 self._replace(child, f"{child.spec.what}_died", f"{child.spec.name} {_cause(code)}")
                 continue
-            if child.spec.what != "actor":
-                continue  # no environment: to compile or to learn may take as long as it takes
-            beat, now = float(self._beats[child.index]), time.monotonic()
-            silent = now - (beat or child.started)
-            if silent > (self._config.step_timeout if beat else max(START_TIMEOUT, self._config.step_timeout)):
+            if child.spec.what == "actor" and (late := self._watcher.overdue(child.index)) is not None:
                 child.process.kill()
                 child.process.wait()
-                what = "a step of its environment did not return" if beat else "it did not start"
-                self._replace(child, "env_hung", f"{child.spec.name} was killed after {silent:.0f} s: {what}")
+                self._replace(child, "env_hung", f"{child.spec.name} was killed and replaced: {late}")
 
     def _listen(self, child: Child) -> None:
         try:
@@ -254,7 +263,7 @@ class ProcessesSession:
         """A successor takes over the lane: what its predecessor had not pushed is collected anew."""
         os.close(child.messages)
         self._faults.append(Fault(role=child.spec.name, kind=kind, detail=detail))
-        self._spawn(child.spec, child.index)
+        self._spawn(child.spec, child.index, child.core)
 
     def snapshots(self) -> Snapshot:
         return lasting(self._main)
@@ -271,6 +280,7 @@ class ProcessesSession:
             child.process.wait()
             os.close(child.messages)
         self._children.clear()
+        self._cores.close()
         if self._main is not None:
             self._main.close()
         for fd in (

@@ -38,7 +38,7 @@ SAID = 1.0  # seconds in which mpiexec passes on what was said last: an abort th
 
 
 class Word(msgspec.Struct, frozen=True):
-    """One message. From rank 0: `run`, `stop`, `free`, `leave`. To it: `ready`, `beat`, `done`, `bug`, `env_broken`, or a fault."""
+    """One message. From rank 0: `run`, `stop`, `free`, `leave`. To it: `done`, `bug`, `env_broken`, or a fault."""
 
     kind: str
     detail: str = ""

@@ -11,7 +11,6 @@ from shoal.core.ports import NOT_YET, Op
 from shoal.core.program import Fault, Program, Report, Role, Snapshot, Steps
 
 Event = Report | Fault
-START_TIMEOUT = 120.0  # seconds that an actor may take to be ready: imports, compilation, making its environments
 
 
 class Session(Protocol):

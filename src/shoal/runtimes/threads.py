@@ -6,7 +6,12 @@ be killed: an environment that hangs ends the run here, and is replaced under `p
 
 from __future__ import annotations
 
+import atexit
+import contextlib
+import ctypes
+import logging
 import os
+import sys
 import threading
 import time
 import traceback
@@ -18,11 +23,14 @@ from typing import Any
 from shoal.core.config import PositiveFloat
 from shoal.core.errors import RunFailed, ShoalError
 from shoal.core.program import Context, Fault, Program, RoleSpec, Snapshot
+from shoal.runtimes.cores import Cores, pin
 from shoal.runtimes.memory import PLAIN, Lock, Place, plain_ports, private_arena
-from shoal.runtimes.session import START_TIMEOUT, Event, Stopped, drive, lasting
+from shoal.runtimes.session import Event, Stopped, drive, lasting
+from shoal.runtimes.watch import MemoryPulse, Watch, pulses
 
 PAUSE = 0.2  # seconds between two looks at the other roles while waiting
-JOIN = 2.0  # seconds that closing waits for threads, each of which ends after its step; one that hangs is left behind
+JOIN = 2.0  # seconds that closing waits for threads, each of which ends after its step; one that takes longer is left behind
+LEAVE = 10.0  # seconds that the end of the process waits for those
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,7 +40,7 @@ class ThreadsConfig:
     step_timeout: PositiveFloat = 60.0
     """seconds that one step of an actor's environments may take before it counts as hung"""
     pin: bool = True
-    """keep each actor on a core of its own"""
+    """keep each actor on a core of its own, where another run has not claimed it"""
 
 
 class Threads:
@@ -46,6 +54,38 @@ class Threads:
 
     def start(self, program: Program, stopping: Callable[[], bool]) -> ThreadsSession:
         return ThreadsSession(program, self.config, stopping)
+
+
+_LEFT: list[threading.Thread] = []  # threads of sessions that were closed before these had ended
+
+
+def join(threads: list[threading.Thread], seconds: float) -> list[threading.Thread]:
+    """Wait until they have ended; those that have not within so many seconds."""
+    deadline = time.monotonic() + seconds
+    for thread in threads:
+        thread.join(max(0.0, deadline - time.monotonic()))
+    return [thread for thread in threads if thread.is_alive()]
+
+
+def _leave() -> None:
+    """Threads that still compute or step end before the interpreter does; one that hangs ends with the process.
+
+    A thread that comes back from native code to an interpreter that is gone is ended there by force, through frames of C++ that
+    do not allow it: the process aborts. So each is interrupted as soon as it comes back, and waited for. One that does not come
+    back cannot do harm either, unless it does so just then: where the exit code is known, the process leaves at once.
+    """
+    for thread in filter(threading.Thread.is_alive, _LEFT):
+        ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident or 0), ctypes.py_object(Stopped))
+    stuck = join(_LEFT, LEAVE)
+    if not stuck or not hasattr(sys, "last_value"):
+        return
+    names = ", ".join(thread.name.removeprefix("shoal-") for thread in stuck)
+    with contextlib.suppress(OSError, ValueError):  # whoever read them is gone
+        print(f"shoal: {names} still hangs: leaving without it", file=sys.stderr)
+        sys.stderr.flush()
+        sys.stdout.flush()
+    logging.shutdown()
+    os._exit(1)
 
 
 def aside(target: Callable[[], None]) -> None:
@@ -90,15 +130,6 @@ class ThreadLock:
         self._lock.release()
 
 
-def pin(core: int | None) -> None:
-    """Keep the calling thread on one core, where the system allows it. Threads that it makes stay there too."""
-    if core is None or not hasattr(os, "sched_setaffinity"):
-        return
-    cores = sorted(os.sched_getaffinity(0))
-    if len(cores) > 1:
-        os.sched_setaffinity(0, {cores[core % len(cores)]})
-
-
 class ThreadsSession:
     """Worker roles in threads of their own, the main role in the caller's."""
 
@@ -108,8 +139,10 @@ class ThreadsSession:
         self._stop = threading.Event()
         self._faults: deque[Fault] = deque()
         self._failures: deque[tuple[str, BaseException]] = deque()
-        self._beats: dict[str, float] = {}
-        self._ready: set[str] = set()  # roles that are built
+        views = pulses(len(program.roles)).empty()
+        self._pulses = {spec.name: MemoryPulse(views, index) for index, spec in enumerate(program.roles)}
+        self._watcher = Watch(views, config.step_timeout)
+        self._cores = Cores()
         self._bells = {spec.name: EventBell() for spec in program.roles}
         self._arena = private_arena(program.ports)
         self._locks = Locks()
@@ -122,7 +155,8 @@ class ThreadsSession:
         # Worker threads build their roles themselves: what an environment starts must inherit the thread's core.
         for spec in self._program.roles:
             if not spec.main:
-                thread = threading.Thread(target=self._work, args=(spec,), name=f"shoal-{spec.name}", daemon=True)
+                core = self._cores.seat(spec.core if self._config.pin else None)
+                thread = threading.Thread(target=self._work, args=(spec, core), name=f"shoal-{spec.name}", daemon=True)
                 self._threads.append(thread)
                 thread.start()
         self._main = main.build(self._ports(main), Context(name=main.name, fault=self._faults.append))
@@ -138,21 +172,21 @@ class ThreadsSession:
     def _ports(self, spec: RoleSpec) -> dict[str, Any]:
         return plain_ports(self._program.ports, self._arena, Place(spec.name, self._bells, self._locks))
 
-    def _work(self, spec: RoleSpec) -> None:
+    def _work(self, spec: RoleSpec, core: int | None) -> None:
         def beat() -> None:
-            """Called at every step and while waiting for others, so that silence means a step that does not return."""
-            if spec.what == "actor":
-                self._beats[spec.name] = time.monotonic()
+            """Called at every step and while waiting for others."""
             if self._stop.is_set():
                 raise Stopped
 
-        role = None
+        role, pulse = None, self._pulses[spec.name]
         try:
+            pulse.begin()
             beat()
-            pin(spec.core if self._config.pin else None)
-            role = spec.build(self._ports(spec), Context(name=spec.name, fault=self._faults.append, beat=beat))
+            pin(core)
+            context = Context(name=spec.name, fault=self._faults.append, beat=beat, env=pulse.env)
+            role = spec.build(self._ports(spec), context)
             beat()
-            self._ready.add(spec.name)  # from here on, silence is the environment's
+            pulse.ready()
             for report in drive(role.run(), PAUSE, beat):
                 if report is not None:
                     raise RuntimeError(f"{spec.name} is not the main role: it has nothing to report")
@@ -163,7 +197,6 @@ class ThreadsSession:
             for bell in self._bells.values():
                 bell.ring()
         finally:
-            self._beats.pop(spec.name, None)
             if role is not None:
                 role.close()
 
@@ -177,13 +210,10 @@ class ThreadsSession:
                 raise error
             text = "".join(traceback.format_exception(error)).strip()
             raise RunFailed(f"{name} died: {text.splitlines()[-1]}", detail=text) from error
-        now = time.monotonic()
-        for name, beat in list(self._beats.items()):
-            most = self._config.step_timeout if name in self._ready else max(START_TIMEOUT, self._config.step_timeout)
-            if now - beat > most:
-                what = "has not finished a step" if name in self._ready else "has not started"
+        for index, spec in enumerate(self._program.roles):
+            if spec.what == "actor" and not spec.main and (late := self._watcher.overdue(index)) is not None:
                 raise RunFailed(
-                    f"{name} {what} for {most:g} s: its environment hangs. A thread cannot be killed;"
+                    f"{spec.name}: {late}: it hangs. A thread cannot be killed;"
                     " --runtime processes replaces the actor and goes on"
                 )
 
@@ -194,9 +224,12 @@ class ThreadsSession:
         self._stop.set()
         for bell in self._bells.values():
             bell.ring()
-        deadline = time.monotonic() + JOIN
-        for thread in self._threads:
-            thread.join(max(0.0, deadline - time.monotonic()))
+        left = join(self._threads, JOIN)
+        if left and not _LEFT:
+            atexit.register(_leave)
+        _LEFT.extend(left)
+        self._threads.clear()
+        self._cores.close()
         if self._main is not None:
             self._main.close()
 

@@ -11,6 +11,7 @@ import numpy as np
 
 from shoal.core.record import ALIGN, Record
 from shoal.runtimes.ranks import Ranks
+from shoal.runtimes.watch import BUILDING
 
 SHORTEST, LONGEST = 2e-5, 1e-3  # seconds of a nap
 YIELDS = 20  # times that a wait only lets others run before it sleeps
@@ -103,6 +104,12 @@ class RemoteWindow:
         self._win.Fetch_and_op(self._one, self._answer, rank, at, self._mpi.REPLACE)
         self._win.Flush(rank)
 
+    def post(self, rank: int, at: int, value: int) -> None:
+        """Store, without waiting until it has arrived."""
+        self._one[0] = value
+        self._win.Accumulate(self._one, rank, at, op=self._mpi.REPLACE)
+        self._win.Flush_local(rank)
+
     def add(self, rank: int, at: int, value: int) -> int:
         """Add, and the number before."""
         self._one[0] = value
@@ -128,6 +135,27 @@ class RemoteWindow:
     def free(self) -> None:
         self._win.Unlock_all()
         self._win.Free()
+
+
+class RemotePulse:
+    """A pulse (`watch.Pulse`) at the front of rank 0's part, which is not waited for: a busy rank 0 sees it late."""
+
+    def __init__(self, window: RemoteWindow, record: Record, rank: int) -> None:
+        calls, _ = record.fields
+        self._window, self._count = window, 0
+        self._calls = rank * 8
+        self._ready = -(-calls.nbytes // ALIGN) * ALIGN + rank * 8
+
+    def begin(self) -> None:
+        self._count = BUILDING
+        self._window.post(0, self._calls, self._count)
+
+    def ready(self) -> None:
+        self._window.post(0, self._ready, 1)
+
+    def env(self, inside: bool) -> None:
+        self._count += 1
+        self._window.post(0, self._calls, self._count)
 
 
 class Copy:

@@ -8,7 +8,6 @@ import os
 import signal
 import sys
 import threading
-import time
 import traceback
 from collections.abc import Callable
 
@@ -19,10 +18,11 @@ from shoal.core.device import settle_process
 from shoal.core.errors import EnvFault
 from shoal.core.lifetime import killed_with_parent
 from shoal.core.program import Context, Fault, Program
+from shoal.runtimes.cores import pin
 from shoal.runtimes.memory import Place, plain_ports
-from shoal.runtimes.processes import PAUSE, EventfdBell, Message, Wiring, file_locks, heartbeats
+from shoal.runtimes.processes import PAUSE, EventfdBell, Message, Wiring, file_locks
 from shoal.runtimes.session import drive
-from shoal.runtimes.threads import pin
+from shoal.runtimes.watch import MemoryPulse, pulses
 
 
 def main(argument: str) -> None:
@@ -52,22 +52,20 @@ def work(wiring: Wiring, say: Callable[[str, str], None]) -> None:
     program: Program = cloudpickle.loads(os.pread(wiring.recipe, os.fstat(wiring.recipe).st_size, 0))
     spec = next(spec for spec in program.roles if spec.name == wiring.name)
     arena = mmap.mmap(wiring.arena, wiring.arena_size)
-    record = heartbeats(len(program.roles))
-    beats = record.views(arena)["beats"]
+    record = pulses(len(program.roles))
+    pulse = MemoryPulse(record.views(arena), wiring.index)
     bells = {name: EventfdBell(fd) for name, fd in wiring.bells.items()}
-
-    def beat() -> None:
-        beats[wiring.index] = time.monotonic()
 
     def fault(what: Fault) -> None:
         say(what.kind, what.detail)
 
     place = Place(wiring.name, bells, file_locks(wiring.arena))
     ports = plain_ports(program.ports, memoryview(arena)[record.nbytes :], place)
-    role = spec.build(ports, Context(name=spec.name, fault=fault, beat=beat, killable=True))
+    pulse.begin()
+    role = spec.build(ports, Context(name=spec.name, fault=fault, env=pulse.env))
     gc.freeze()  # what is built stays: collections need not look at it again
-    beat()  # from here on, silence is the environment's
-    for report in drive(role.run(), PAUSE, beat):
+    pulse.ready()
+    for report in drive(role.run(), PAUSE, lambda: None):
         if report is not None:
             raise RuntimeError(f"{spec.name} is not the main role: it has nothing to report")
 
