@@ -17,9 +17,10 @@ from typing import Any
 import numpy as np
 
 from shoal.core.errors import BadInput, RunFailed
-from shoal.core.program import Fault
+from shoal.core.program import Fault, Report
 from shoal.core.weights import params_hash
 from shoal.experiment import Plan, merge, read_file, resolve
+from shoal.launch.checks import NICE
 from shoal.launch.compose import make_algorithm
 from shoal.launch.evaluation import EvaluationFailed, Evaluator
 from shoal.launch.saved import actor_of, check_same_spaces, state_of, under, write_policy
@@ -33,6 +34,7 @@ from shoal.run.signals import StopRequest
 from shoal.runtimes.mpi import join
 from shoal.runtimes.threads import aside
 
+SOON = 30.0  # seconds of training for which an evaluation process is kept ready: it holds a third of a gigabyte
 CLIP_SECONDS = 20.0  # of drawing for a report: where a picture takes a tenth of a second, the clip is short
 
 log = logging.getLogger("shoal")
@@ -120,7 +122,7 @@ class Run:
         """Whole episodes in Gymnasium's own environment: greedy, or with sampled actions. Kept as `evaluation.json`."""
         if episodes < 1:
             raise BadInput(f"--episodes is {episodes}: at least 1")
-        with self._evaluator() as evaluator:
+        with _evaluator(self.plan, self.folder) as evaluator:
             return self._evaluate(evaluator, episodes, sample, seed, on_episode)
 
     def _evaluate(
@@ -146,17 +148,9 @@ class Run:
         self.folder.write_json(path, {**others, "sampled" if sample else "greedy": {**vars(result)}})
         return result
 
-    def _evaluator(self) -> Evaluator:
-        """Plays and films this run's policies; what goes wrong there is logged in the run folder."""
-
-        def on_fault(fault: Fault) -> None:
-            self.folder.log(f"{fault.role} {fault.kind}\n{fault.detail}")
-
-        return Evaluator(self.plan, record=record, on_fault=on_fault, say=_say)
-
     def film(self, path: str | Path | None = None, *, seed: int | None = None, max_steps: int = 1000) -> bytes:
         """One greedy episode as an mp4, and into a file if `path` is given."""
-        with self._evaluator() as evaluator:
+        with _evaluator(self.plan, self.folder) as evaluator:
             return self._film(evaluator, path, seed, max_steps, math.inf)
 
     def _film(
@@ -170,7 +164,7 @@ class Run:
 
     def report(self, film: bool = True) -> Path:
         """Write `report.html`, with a clip of the agent where the environment can be drawn."""
-        with self._evaluator() as evaluator:
+        with _evaluator(self.plan, self.folder) as evaluator:
             return self._report(evaluator if film else None)
 
     def _report(self, evaluator: Evaluator | None) -> Path:
@@ -236,11 +230,23 @@ def train(
     new = folder is None
     if folder is None:
         folder = RunFolder.create(out, plan.source.name, plan.settings.algo, str(plan.settings.topology))
-    with StopRequest() as stop:
+    with StopRequest() as stop, _evaluator(plan, folder) as evaluator:
         aside(stop.listener())
+        stop.on_abort(evaluator.kill)
         try:
+            if plan.settings.eval_episodes or report:
+                evaluator.start(gently=True)  # ready when training ends, which may be in a few seconds
+                callbacks = (*callbacks, _released(evaluator, plan))
             training = Training(
-                plan, folder, loaded=loaded, weights=weights, callbacks=callbacks, quiet=quiet, say=_say, begun=begun
+                plan,
+                folder,
+                loaded=loaded,
+                weights=weights,
+                callbacks=callbacks,
+                evaluator=evaluator,
+                quiet=quiet,
+                say=_say,
+                begun=begun,
             )
             folder.write_config(plan.as_dict())
             for note in plan.notes:
@@ -252,13 +258,13 @@ def train(
             raise
         except OSError as error:
             raise RunFailed(f"cannot write the run folder {str(folder.path)!r}: {error.strerror or error}") from error
-        run = Run(folder, plan, _summary(plan, folder, outcome, began))
+        run = Run(folder, plan, _summary(plan, folder, outcome, began, evaluator.faults))
         try:
             if outcome.state is not None:
                 write_policy(folder.policy_path, plan, outcome.state, training.parts.algorithm)
             folder.write_json(folder.summary_path, run.summary)
             if not outcome.stopped:
-                _look_back(run, stop, report)
+                _look_back(run, evaluator, stop, report)
         except OSError as error:
             raise RunFailed(
                 f"trained, but cannot write the run folder {str(folder.path)!r}: {error.strerror or error}"
@@ -266,13 +272,32 @@ def train(
     return run
 
 
-def _look_back(run: Run, stop: StopRequest, report: bool) -> None:
+def _evaluator(plan: Plan, folder: RunFolder) -> Evaluator:
+    """Plays and films this run's policies; what goes wrong there is logged in the run folder."""
+
+    def on_fault(fault: Fault) -> None:
+        folder.log(f"{fault.role} {fault.kind}\n{fault.detail}")
+
+    nice = NICE if plan.settings.until_eval is not None else 0
+    return Evaluator(plan, record=record, on_fault=on_fault, say=_say, nice=nice)
+
+
+def _released(evaluator: Evaluator, plan: Plan) -> Callback:
+    """Ends the evaluation process in the course of a longer training, which needs its memory more than the start it saves."""
+
+    def callback(report: Report) -> None:
+        if report.ended_at - report.began_at > SOON and plan.settings.until_eval is None:
+            evaluator.close()
+
+    return callback
+
+
+def _look_back(run: Run, evaluator: Evaluator, stop: StopRequest, report: bool) -> None:
     """Evaluation and report. What they lack is said; a request to stop leaves out what is not done yet."""
     episodes = run.plan.settings.eval_episodes
     if not episodes and not report:
         return
-    with contextlib.suppress(KeyboardInterrupt), stop.interruptible(), run._evaluator() as evaluator:
-        stop.on_abort(evaluator.kill)
+    with contextlib.suppress(KeyboardInterrupt), stop.interruptible():
         evaluator.start()
         if report:
             importlib.import_module("shoal.observe.report")  # while the process starts
@@ -284,7 +309,7 @@ def _look_back(run: Run, stop: StopRequest, report: bool) -> None:
                     run.summary |= {} if sample else {"eval_iqm": found.iqm}
             except EvaluationFailed as error:
                 _say(f"shoal: trained, but not evaluated{' with sampled actions' * sample}: {error}")
-            run.summary["eval_faults"] = evaluator.faults
+            run.summary["eval_faults"] = evaluator.faults  # the checks' on the way included
             run.folder.write_json(run.folder.summary_path, run.summary)
         if report:
             run._report(evaluator)
@@ -314,7 +339,7 @@ def _weights_of(path: str | Path) -> Loaded:
     return Checkpoints(folder.checkpoints, on_alert=_say).load(folder.checkpoint or "last")
 
 
-def _summary(plan: Plan, folder: RunFolder, outcome: Outcome, began: float) -> dict[str, Any]:
+def _summary(plan: Plan, folder: RunFolder, outcome: Outcome, began: float, faults: int) -> dict[str, Any]:
     settings = plan.settings
     lags = outcome.lags
     # The step after an episode's end only resets: nothing is learnt from it.
@@ -346,7 +371,8 @@ def _summary(plan: Plan, folder: RunFolder, outcome: Outcome, began: float) -> d
         "eval_sampled_mean": None,
         "eval_sampled_sd": None,
         "eval_episodes": None,
-        "eval_faults": 0,
+        "eval_faults": faults,
+        "eval_checks": [check._asdict() for check in outcome.checks],
         "faults": outcome.faults,
         "stopped": outcome.stopped,
         "params_sha256": None if outcome.state is None else params_hash(outcome.state.params),

@@ -87,18 +87,21 @@ class Evaluator:
         if self._process is not None:
             self._process.kill()
 
-    def start(self) -> None:
-        """Start the process now, so that it is ready when it is needed; nothing happens if it runs already."""
+    def start(self, gently: bool = False) -> None:
+        """Start the process now, so that it is ready when it is needed; nothing happens if it runs already.
+
+        `gently`: at a low priority while it is loading.
+        """
         if self._process is not None or not self.apart:
             return
         try:
-            self._process = self._made()
+            self._process = self._made(gently)
         except CannotSend as error:
             self.apart = False
             self._say(f"evaluation runs in the main process: {self._name} cannot be sent to another one ({error})")
 
-    def _made(self) -> Guarded:
-        return Guarded(self._stage, timeout=self._timeout, nice=self._nice)
+    def _made(self, gently: bool = False) -> Guarded:
+        return Guarded(self._stage, timeout=self._timeout, nice=self._nice, gently=gently)
 
     def play(
         self, actor: Any, episodes: int, *, sample: bool, seed: int, on_episode: OnEpisode = lambda ret: None

@@ -18,7 +18,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from typing import Literal, NamedTuple
 
 import cloudpickle
@@ -57,10 +57,11 @@ def frame(kind: bytes, data: bytes = b"") -> bytes:
 class Guarded:
     """One such process. Used by one thread at a time; the kernel ends the process with that thread."""
 
-    def __init__(
-        self, answer: Answer, *, timeout: float, nice: int = 0, variables: Mapping[str, str] | None = None
-    ) -> None:
-        """`timeout`: seconds that a foreign call may take. `CannotSend` if `answer` cannot be pickled."""
+    def __init__(self, answer: Answer, *, timeout: float, nice: int = 0, gently: bool = False) -> None:
+        """`timeout`: seconds that a foreign call may take. `nice`: its priority; `gently`: a low one while it is loading.
+
+        `CannotSend` if `answer` cannot be pickled.
+        """
         try:
             recipe = cloudpickle.dumps(answer)
         except Exception as error:
@@ -79,14 +80,14 @@ class Guarded:
             clock.truncate(CLOCK.nbytes)
             self._clock = CLOCK.views(mmap.mmap(clock.fileno(), CLOCK.nbytes))
             self._clock["which"][...] = OUTSIDE
-            words = [str(number) for number in (asked, said, clock.fileno(), nice)]
+            words = [str(number) for number in (asked, said, clock.fileno(), nice, int(gently))]
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "shoal.runtimes.guarded_worker", *words],
                 pass_fds=(asked, said, clock.fileno()),
                 stdin=subprocess.DEVNULL,
                 stdout=sys.stderr.fileno() if has_fd(sys.stderr) else None,
                 process_group=0,  # a terminal's Ctrl-C goes to the whole group, and is the parent's to answer
-                env={**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p), **(variables or {})},
+                env={**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)},
             )
         os.close(asked)
         os.close(said)

@@ -1,7 +1,11 @@
-"""The entry of a guarded process: `python -m shoal.runtimes.guarded_worker REQUESTS MESSAGES CLOCK NICE`. Never by hand."""
+"""The entry of a guarded process: `python -m shoal.runtimes.guarded_worker REQUESTS MESSAGES CLOCK NICE GENTLY`.
+
+Started by `guarded` alone, never by hand.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 import os
 import queue
@@ -17,8 +21,10 @@ from shoal.core.device import settle_process
 from shoal.core.lifetime import killed_with_parent
 from shoal.runtimes.guarded import BUG, CLOCK, END, HEADER, OUTSIDE, PART, READY, Answer, frame
 
+GENTLE = 10  # the priority of loading beside work that goes first; 0 is that of others, 19 the lowest
 
-def main(requests: int, messages: int, clock: int, nice: int) -> None:
+
+def main(requests: int, messages: int, clock: int, nice: int, gently: int) -> None:
     """Answer requests until the parent closes the pipe or is gone; say what went wrong before leaving."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent answers it
     killed_with_parent()  # also while an environment hangs and holds Python's lock; the reader covers what came before
@@ -35,8 +41,13 @@ def main(requests: int, messages: int, clock: int, nice: int) -> None:
         since[...] = 0.0 if inside == OUTSIDE else time.monotonic()
 
     try:
+        recipe = inbox.get()
+        if gently:
+            loading = threading.Thread(target=_load_gently, args=(recipe,))
+            loading.start()
+            loading.join()
         settle_process()
-        answer: Answer = cloudpickle.loads(inbox.get())
+        answer: Answer = cloudpickle.loads(recipe)
         _say(messages, frame(READY))
         while True:
             for message in answer(inbox.get(), mark):
@@ -47,6 +58,18 @@ def main(requests: int, messages: int, clock: int, nice: int) -> None:
     except Exception:
         _say(messages, frame(BUG, traceback.format_exc().strip().encode()))
         os._exit(1)
+
+
+def _load_gently(recipe: bytes) -> None:
+    """Import what is needed in a thread of low priority, while others have the cores to use.
+
+    A process that lowers its priority cannot raise it again. Linux has priorities a thread: this one ends, and what is imported
+    stays. A failure shows when the recipe is read again.
+    """
+    with contextlib.suppress(OSError, AttributeError):
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), GENTLE)
+    with contextlib.suppress(Exception):
+        cloudpickle.loads(recipe)
 
 
 def _read(requests: int, inbox: queue.SimpleQueue[bytes]) -> None:
