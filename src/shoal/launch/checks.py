@@ -72,6 +72,8 @@ class Checks:
             if self._begun is None:
                 self._begin(report.state, env_steps, seconds)
                 return None
+            if not self._evaluator.apart:
+                raise EvaluationFailed("the environment cannot be sent to the process that evaluates")
             played = self._evaluator.look()
         except EvaluationFailed as error:
             self._given_up = True

@@ -77,8 +77,8 @@ class Evaluator:
         self.close()
 
     def close(self) -> None:
-        """End the process and what it was doing. The next request starts another."""
-        process, self._process, self._match = self._process, None, None
+        """End the process. The next request starts another."""
+        process, self._process = self._process, None
         if process is not None:
             process.close()
 
@@ -97,8 +97,12 @@ class Evaluator:
         try:
             self._process = self._made(gently)
         except CannotSend as error:
-            self.apart = False
-            self._say(f"evaluation runs in the main process: {self._name} cannot be sent to another one ({error})")
+            self._stay_here(str(error))
+
+    def _stay_here(self, why: str) -> None:
+        self.close()
+        self.apart = False
+        self._say(f"evaluation runs in the main process: {self._name} cannot be sent to another one ({why})")
 
     def _made(self, gently: bool = False) -> Guarded:
         return Guarded(self._stage, timeout=self._timeout, nice=self._nice, gently=gently)
@@ -151,6 +155,9 @@ class Evaluator:
 
     def _lost(self, match: _Match, gone: Gone) -> None:
         """Another process plays what is left. The episode whose environment was being called begins elsewhere."""
+        if gone.kind == "unsent":
+            self._stay_here(gone.detail.splitlines()[-1])
+            return
         if gone.kind == "bug":
             raise self._bug(gone)
         if gone.which != OUTSIDE:
@@ -221,6 +228,9 @@ class Evaluator:
                 return decode(message)
             gone = self._process.gone
             if gone is not None:
+                if gone.kind == "unsent":
+                    self._stay_here(gone.detail.splitlines()[-1])
+                    return self._filmed(request)
                 self.close()
                 if gone.kind == "bug":
                     raise self._bug(gone)

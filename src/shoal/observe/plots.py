@@ -102,6 +102,10 @@ def learning_curve(
         axes.plot(position, steady, color=BLUE, lw=2.0, label=f"mean of the last {_WINDOW}", marker=mark)
     else:
         axes.plot(position, mean, color=BLUE, lw=1.8, label="mean", marker=mark)
+    checked_at, checked = series(rows, "eval/return")
+    if len(checked_at):
+        where = elapsed(rows)[checked_at] if over == "seconds" else _steps(rows)[checked_at]
+        axes.plot(where, checked, "o", color=PURPLE, ms=3.5, label="evaluation on the way")
     if target is not None:
         axes.axhline(target, color=RED, lw=1, ls="--", label=f"target {target:g}")
     if len(axes.get_legend_handles_labels()[0]) > 1:

@@ -129,14 +129,14 @@ def _header(
     return f"<header><h1>{name}</h1><p>{escape(' · '.join(facts))}</p></header>"
 
 
-def _score(what: str, found: Mapping[str, Any], mean: Any, sd: Any, episodes: Any) -> tuple[str, Any, str, str]:
+def _score(way: str, found: Mapping[str, Any], mean: Any, sd: Any, episodes: Any) -> tuple[str, Any, str, str]:
     """The card of one way of evaluating: from its episodes, or from what the summary says of them."""
     mean, sd, episodes = found.get("mean", mean), found.get("sd", sd), found.get("episodes", episodes)
-    how = f"{episodes} episodes" if episodes else ""
+    how = f"{episodes} {way} episodes" if episodes else ""
     interval = found.get("ci")
     if interval and all(_is_number(end) for end in interval):
         how += f"; the mean lies in {_number(interval[0])} to {_number(interval[1])} (95 %)"
-    return what, mean, f"{_number(mean)}" + (f" ± {_number(sd)}" if _is_number(sd) else ""), how
+    return f"{way} return", mean, f"{_number(mean)}" + (f" ± {_number(sd)}" if _is_number(sd) else ""), how
 
 
 def _headline(summary: Mapping[str, Any], evaluation: Mapping[str, Any], rows: plots.Rows) -> str:
@@ -148,9 +148,9 @@ def _headline(summary: Mapping[str, Any], evaluation: Mapping[str, Any], rows: p
     middle = greedy.get("iqm", summary.get("eval_iqm"))
     solved, wall = summary.get("solved_at_s"), summary.get("wall_s")
     cards = [
-        _score("greedy return", greedy, said("eval_mean"), said("eval_sd"), episodes),
+        _score("greedy", greedy, said("eval_mean"), said("eval_sd"), episodes),
         ("interquartile mean", middle, _number(middle), "of the middle half of greedy episodes"),
-        _score("sampled return", sampled, said("eval_sampled_mean"), said("eval_sampled_sd"), episodes),
+        _score("sampled", sampled, said("eval_sampled_mean"), said("eval_sampled_sd"), episodes),
         ("solved after", solved, clock(solved), "from the first environment step"),
         ("training", wall, clock(wall), f"and {clock(summary.get('setup_s'))} to set up"),
         ("environment steps", steps, _number(steps), f"{_number(summary.get('updates'))} updates"),
@@ -233,7 +233,7 @@ def _cell(value: Any) -> str:
 
 
 def _target(config: Mapping[str, Any]) -> float | None:
-    target = config.get("until_return")
+    target = config.get("until_eval") if config.get("until_return") is None else config["until_return"]
     return float(target) if target is not None and _is_number(target) else None
 
 

@@ -43,9 +43,9 @@ class CannotSend(RunFailed):
 
 
 class Gone(NamedTuple):
-    """How a process ended: `died`, `hung`, or `bug` for an exception of the work itself."""
+    """How a process ended: `died`, `hung`, `unsent` if it could not load the work, or `bug` for an exception of the work."""
 
-    kind: Literal["died", "hung", "bug"]
+    kind: Literal["died", "hung", "unsent", "bug"]
     detail: str
     which: int = OUTSIDE  # the number of the foreign call that it was in
 
@@ -118,7 +118,7 @@ class Guarded:
             if kind == READY:
                 self._ready = True
             elif kind == BUG:
-                self._ended = Gone("bug", data.decode())
+                self._ended = Gone("bug" if self._ready else "unsent", data.decode())
             elif kind == END:
                 self._answered += 1
             elif self._answered == self._asked - 1:
