@@ -235,7 +235,7 @@ def train(
         stop.on_abort(evaluator.kill)
         try:
             if plan.settings.eval_episodes or report:
-                evaluator.start(gently=True)  # ready when training ends, which may be in a few seconds
+                evaluator.start(gently=plan.settings.until_eval is None)  # ready when training ends, perhaps soon
                 callbacks = (*callbacks, _released(evaluator, plan))
             training = Training(
                 plan,
