@@ -4,32 +4,39 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import importlib
 import logging
+import math
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 
 from shoal.core.errors import BadInput, RunFailed
+from shoal.core.program import Fault, Report
 from shoal.core.weights import params_hash
 from shoal.experiment import Plan, merge, read_file, resolve
+from shoal.launch.checks import NICE
 from shoal.launch.compose import make_algorithm
-from shoal.launch.evaluation import evaluate
+from shoal.launch.evaluation import EvaluationFailed, Evaluator
 from shoal.launch.saved import actor_of, check_same_spaces, state_of, under, write_policy
 from shoal.launch.training import Callback, Outcome, Training
 from shoal.observe import statistics
 from shoal.observe.video import record
 from shoal.roles.evaluator import Policy
 from shoal.run.checkpoints import Checkpoints, Loaded
-from shoal.run.folder import RunFolder, read_json
+from shoal.run.folder import RunFolder, read_json, ways
 from shoal.run.lock import RunLock
 from shoal.run.signals import StopRequest
 from shoal.runtimes.mpi import join
 from shoal.runtimes.threads import aside
+
+SOON = 30.0  # seconds of training for which an evaluation process is kept ready: it holds a third of a gigabyte
+CLIP_SECONDS = 20.0  # of drawing for a report: where a picture takes a tenth of a second, the clip is short
 
 log = logging.getLogger("shoal")
 
@@ -46,6 +53,7 @@ class Evaluation:
     returns: tuple[float, ...]
     lengths: tuple[int, ...]
     greedy: bool
+    faults: int  # of the environment; the episodes that it broke were played again
 
 
 class TrainedPolicy:
@@ -115,9 +123,15 @@ class Run:
         """Whole episodes in Gymnasium's own environment: greedy, or with sampled actions. Kept as `evaluation.json`."""
         if episodes < 1:
             raise BadInput(f"--episodes is {episodes}: at least 1")
-        algorithm = make_algorithm(self.plan)
+        with _evaluator(self.plan, self.folder) as evaluator:
+            return self._evaluate(evaluator, episodes, sample, seed, on_episode)
+
+    def _evaluate(
+        self, evaluator: Evaluator, episodes: int, sample: bool, seed: int | None, on_episode: Callable[[float], None]
+    ) -> Evaluation:
         own = self.plan.settings.seed if seed is None else seed
-        played = evaluate(self.plan, algorithm, self._actor, episodes, sample=sample, seed=own, on_episode=on_episode)
+        before = evaluator.faults
+        played = evaluator.play(self._actor, episodes, sample=sample, seed=own, on_episode=on_episode)
         summary = statistics.summarise(played.returns)
         result = Evaluation(
             summary.mean,
@@ -128,42 +142,46 @@ class Run:
             tuple(played.returns),
             tuple(played.lengths),
             not sample,
+            evaluator.faults - before,
         )
-        self.folder.write_json(self.folder.evaluation_path, {**vars(result)})
+        path = self.folder.evaluation_path
+        others = ways(read_json(path)) if path.exists() else {}
+        self.folder.write_json(path, {**others, "sampled" if sample else "greedy": {**vars(result)}})
         return result
 
     def film(self, path: str | Path | None = None, *, seed: int | None = None, max_steps: int = 1000) -> bytes:
         """One greedy episode as an mp4, and into a file if `path` is given."""
-        env = self.plan.source.single(render=True)
+        with _evaluator(self.plan, self.folder) as evaluator:
+            return self._film(evaluator, path, seed, max_steps, math.inf)
+
+    def _film(
+        self, evaluator: Evaluator, path: str | Path | None, seed: int | None, max_steps: int, seconds: float
+    ) -> bytes:
         own = self.plan.settings.seed if seed is None else seed
-        actor = Policy(make_algorithm(self.plan), self._actor, 1, sample=False, seed=own)
-        first = np.ones(1, bool)
-
-        def act(obs: Any) -> Any:
-            action = actor(np.asarray(obs)[None], first)[0]
-            first[:] = False
-            return action
-
-        try:
-            clip = record(cast(Any, env), act, max_steps=max_steps, seed=own, name=self.plan.source.name)
-        finally:
-            env.close()
+        clip = evaluator.film(self._actor, seed=own, max_steps=max_steps, seconds=seconds)
         if path is not None:
             Path(path).write_bytes(clip)
         return clip
 
     def report(self, film: bool = True) -> Path:
         """Write `report.html`, with a clip of the agent where the environment can be drawn."""
+        with _evaluator(self.plan, self.folder) as evaluator:
+            return self._report(evaluator if film else None)
+
+    def _report(self, evaluator: Evaluator | None) -> Path:
+        clip, missing = None, ""
+        if evaluator is not None:
+            evaluator.start()
         from shoal.observe.report import write_report  # brings matplotlib, which training does not need
 
-        clip = None
-        if film:
+        if evaluator is not None:
             try:
-                clip = self.film(self.folder.video_path, max_steps=1000)
-            except BadInput as error:
-                log.info("no clip in the report: %s", error)
+                clip = self._film(evaluator, self.folder.video_path, None, 1000, CLIP_SECONDS)
+            except (BadInput, EvaluationFailed) as error:
+                missing = str(error)
+                log.log(logging.INFO if isinstance(error, BadInput) else logging.WARNING, "no clip: %s", error)
         evaluation = read_json(self.folder.evaluation_path) if self.folder.evaluation_path.exists() else None
-        return write_report(self.folder, evaluation, clip)
+        return write_report(self.folder, evaluation, clip, missing)
 
 
 def train(
@@ -210,14 +228,26 @@ def train(
     new = folder is None
     if folder is None:
         folder = RunFolder.create(out, plan.source.name, plan.settings.algo, str(plan.settings.topology))
-    with RunLock(folder.path, _say), StopRequest() as stop:
+    with RunLock(folder.path, _say), StopRequest() as stop, _evaluator(plan, folder) as evaluator:
         aside(stop.listener())
+        stop.on_abort(evaluator.kill)
         if not new:
             loaded = Checkpoints(folder.checkpoints, on_alert=_say).load(folder.checkpoint or "last")
             check_same_spaces(plan, loaded.meta)
         try:
+            if plan.settings.eval_episodes or report:
+                evaluator.start(gently=plan.settings.until_eval is None)  # ready when training ends, perhaps soon
+                callbacks = (*callbacks, _released(evaluator, plan))
             training = Training(
-                plan, folder, loaded=loaded, weights=weights, callbacks=callbacks, quiet=quiet, say=_say, begun=begun
+                plan,
+                folder,
+                loaded=loaded,
+                weights=weights,
+                callbacks=callbacks,
+                evaluator=evaluator,
+                quiet=quiet,
+                say=_say,
+                begun=begun,
             )
             folder.write_config(plan.as_dict())
             for note in plan.notes:
@@ -229,13 +259,13 @@ def train(
             raise
         except OSError as error:
             raise RunFailed(f"cannot write the run folder {str(folder.path)!r}: {error.strerror or error}") from error
-        run = Run(folder, plan, _summary(plan, folder, outcome, began))
+        run = Run(folder, plan, _summary(plan, folder, outcome, began, evaluator.faults))
         try:
             if outcome.state is not None:
                 write_policy(folder.policy_path, plan, outcome.state, training.parts.algorithm)
             folder.write_json(folder.summary_path, run.summary)
             if not outcome.stopped:
-                _look_back(run, stop, report)
+                _look_back(run, evaluator, stop, report)
         except OSError as error:
             raise RunFailed(
                 f"trained, but cannot write the run folder {str(folder.path)!r}: {error.strerror or error}"
@@ -243,20 +273,47 @@ def train(
     return run
 
 
-def _look_back(run: Run, stop: StopRequest, report: bool) -> None:
-    """Evaluation and report. A request to stop leaves out what is not done yet."""
+def _evaluator(plan: Plan, folder: RunFolder) -> Evaluator:
+    """Plays and films this run's policies; what goes wrong there is logged in the run folder."""
+
+    def on_fault(fault: Fault) -> None:
+        folder.log(f"{fault.role} {fault.kind}\n{fault.detail}")
+
+    nice = NICE if plan.settings.until_eval is not None else 0
+    return Evaluator(plan, record=record, on_fault=on_fault, say=_say, nice=nice)
+
+
+def _released(evaluator: Evaluator, plan: Plan) -> Callback:
+    """Ends the evaluation process in the course of a longer training, which needs its memory more than the start it saves."""
+
+    def callback(report: Report) -> None:
+        if report.ended_at - report.began_at > SOON and plan.settings.until_eval is None:
+            evaluator.close()
+
+    return callback
+
+
+def _look_back(run: Run, evaluator: Evaluator, stop: StopRequest, report: bool) -> None:
+    """Evaluation and report. What they lack is said; a request to stop leaves out what is not done yet."""
+    episodes = run.plan.settings.eval_episodes
+    if not episodes and not report:
+        return
     with contextlib.suppress(KeyboardInterrupt), stop.interruptible():
-        if run.plan.settings.eval_episodes:
-            evaluation = run.evaluate(run.plan.settings.eval_episodes, on_episode=lambda ret: _heed(stop))
-            run.summary |= {
-                "eval_mean": evaluation.mean,
-                "eval_sd": evaluation.sd,
-                "eval_iqm": evaluation.iqm,
-                "eval_episodes": evaluation.episodes,
-            }
+        evaluator.start()
+        if report:
+            importlib.import_module("shoal.observe.report")  # while the process starts
+        if episodes:
+            try:
+                for sample, way in ((False, "eval"), (True, "eval_sampled")):
+                    found = run._evaluate(evaluator, episodes, sample, None, lambda ret: _heed(stop))
+                    run.summary |= {f"{way}_mean": found.mean, f"{way}_sd": found.sd, "eval_episodes": episodes}
+                    run.summary |= {} if sample else {"eval_iqm": found.iqm}
+            except EvaluationFailed as error:
+                _say(f"shoal: trained, but not evaluated{' with sampled actions' * sample}: {error}")
+            run.summary["eval_faults"] = evaluator.faults  # the checks' on the way included
             run.folder.write_json(run.folder.summary_path, run.summary)
         if report:
-            run.report()
+            run._report(evaluator)
 
 
 def _heed(stop: StopRequest) -> None:
@@ -283,7 +340,7 @@ def _weights_of(path: str | Path) -> Loaded:
     return Checkpoints(folder.checkpoints, on_alert=_say).load(folder.checkpoint or "last")
 
 
-def _summary(plan: Plan, folder: RunFolder, outcome: Outcome, began: float) -> dict[str, Any]:
+def _summary(plan: Plan, folder: RunFolder, outcome: Outcome, began: float, faults: int) -> dict[str, Any]:
     settings = plan.settings
     lags = outcome.lags
     # The step after an episode's end only resets: nothing is learnt from it.
@@ -312,7 +369,11 @@ def _summary(plan: Plan, folder: RunFolder, outcome: Outcome, began: float) -> d
         "eval_mean": None,
         "eval_sd": None,
         "eval_iqm": None,
+        "eval_sampled_mean": None,
+        "eval_sampled_sd": None,
         "eval_episodes": None,
+        "eval_faults": faults,
+        "eval_checks": [check._asdict() for check in outcome.checks],
         "faults": outcome.faults,
         "stopped": outcome.stopped,
         "params_sha256": None if outcome.state is None else params_hash(outcome.state.params),

@@ -56,12 +56,16 @@ class Settings:
     """the budget of environment steps, over which schedules run; the default is in the table of tuned settings"""
     until_return: float | None = None
     """stop when the mean of the last 100 training episodes reaches this"""
+    until_eval: float | None = None
+    """stop when evaluations beside the training, of 25 fresh episodes each, reach this three times in a row; keep that policy"""
+    until_eval_by: Literal["greedy", "sampled"] = "greedy"
+    """how those evaluations act"""
     life_ends: bool | None = None
     """Atari: training counts nothing that follows a lost life; the episode and its score go on; by default as tuned"""
     seed: NonNegative = 0
     """everything random follows from it"""
     eval_episodes: NonNegative = 100
-    """greedy episodes in Gymnasium's own environment after training; 0 for none"""
+    """episodes in Gymnasium's own environment after training, as many greedy as sampled; 0 for none"""
     checkpoint_every: NonNegativeFloat = 30.0
     """seconds between two checkpoints; one more is written at the end"""
     keep: Positive = 3
@@ -206,6 +210,10 @@ def resolve(env: Any, loose: Mapping[str, Any]) -> Plan:
         several = ", ".join(name for name, entry in TOPOLOGIES.items() if entry.many_learners) or "none so far"
         raise BadInput(
             f"--learners is {settings.learners}: topology {topology_name!r} has one learner; more are for {several}"
+        )
+    if settings.until_eval is not None and runtime_name == "mpi":
+        raise BadInput(
+            "--until-eval starts a process beside the training, which a rank of an MPI job cannot; use threads"
         )
     table = tuned(source.name, settings.algo, spec.obs.is_image, source.atari)
     source, life_ends = _lives(source, settings.life_ends, table)

@@ -79,15 +79,16 @@ def test_callbacks_see_every_update_and_may_end_the_training(tmp_path: Path) -> 
 
 
 def test_evaluation_belongs_to_its_seed(run: shoal.Run) -> None:
-    first, again = run.evaluate(5), run.evaluate(5)
-    assert first == again and first.greedy and first.episodes == 5 == len(first.returns)
-    assert first.mean == pytest.approx(np.mean(first.returns))
-    assert run.evaluate(5, seed=9).returns != first.returns
-    assert run.evaluate(5, sample=True).returns != first.returns
-    stored = msgspec.json.decode((run.path / "evaluation.json").read_bytes())
-    assert stored["episodes"] == 5 and not stored["greedy"]
     seen: list[float] = []
-    assert sorted(run.evaluate(3, on_episode=seen.append).returns) == sorted(seen)
+    first, again = run.evaluate(5), run.evaluate(5, on_episode=seen.append)
+    assert first == again and first.greedy and first.episodes == 5 == len(first.returns) and first.faults == 0
+    assert first.mean == pytest.approx(np.mean(first.returns)) and sorted(seen) == sorted(first.returns)
+    other = run.evaluate(5, seed=9)
+    sampled = run.evaluate(5, sample=True)
+    assert other.returns != first.returns != sampled.returns
+    stored = msgspec.json.decode((run.path / "evaluation.json").read_bytes())
+    assert stored["sampled"]["returns"] == list(sampled.returns) and not stored["sampled"]["greedy"]
+    assert stored["greedy"]["returns"] == list(other.returns), "the last of each way stays"
 
 
 @pytest.mark.parametrize("kind", SPACES)

@@ -89,6 +89,8 @@ CASES = {
     "CartPole-v1 --learners 2": ["--learners", "2", "one learner"],
     "CartPole-v1 --learners 0": ["--learners", "0"],
     "CartPole-v1 --until-return high": ["--until-return", "high"],
+    "CartPole-v1 --until-eval high": ["--until-eval", "high"],
+    "CartPole-v1 --until-eval 9 --until-eval-by luck": ["--until-eval-by", "luck", "greedy, sampled"],
     "CartPole-v1 --until-return nan": ["--until-return", "nan", "finite"],
     "CartPole-v1 --checkpoint-every -1": ["--checkpoint-every", "-1"],
     "CartPole-v1 --stepps 5": ["--stepps", "'--steps'"],

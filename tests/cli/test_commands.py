@@ -64,7 +64,11 @@ PROMISED = [
     "eval_mean",
     "eval_sd",
     "eval_iqm",
+    "eval_sampled_mean",
+    "eval_sampled_sd",
     "eval_episodes",
+    "eval_faults",
+    "eval_checks",
     "run",
 ]
 
@@ -169,6 +173,10 @@ def test_what_json_promises(run_folder: Path) -> None:
     assert (summary["actors"], summary["envs"], summary["learners"], summary["seed"]) == (1, 4, 1, 0)
     assert (summary["algo"], summary["topology"], summary["runtime"]) == ("ppo", "sync", "inline")
     assert summary["solved_at_s"] is None and summary["eval_episodes"] == 3
+    stored = json.loads((run_folder / "evaluation.json").read_text())
+    for way, name in (("greedy", "eval"), ("sampled", "eval_sampled")):
+        assert stored[way]["mean"] == summary[f"{name}_mean"] and len(stored[way]["returns"]) == 3
+        assert stored[way]["greedy"] is (way == "greedy")
     took = float((run_folder.parent / "took").read_text())
     assert summary["setup_s"] > 0.2 and summary["wall_s"] > 0 and summary["setup_s"] + summary["wall_s"] < took
     assert summary["steps_per_s"] == pytest.approx(summary["env_steps"] / summary["wall_s"])
@@ -183,7 +191,12 @@ def test_what_a_run_leaves(run_folder: Path) -> None:
     )
     assert set(wanted.split()) <= names and any(name.startswith("events") for name in names)
     err = (run_folder.parent / "stderr").read_text()
-    assert "trained 640 steps" in err and "evaluation: mean" in err and "report.html" in err
+    assert (
+        "trained 640 steps" in err
+        and "evaluation: mean" in err
+        and "with sampled actions" in err
+        and "report.html" in err
+    )
     assert not [line for line in err.splitlines() if "rror" in line or "Traceback" in line]
 
 

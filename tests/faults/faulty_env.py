@@ -13,7 +13,7 @@ import ctypes
 import os
 import tempfile
 import time
-from typing import Any
+from typing import Any, ClassVar
 
 import gymnasium
 import numpy as np
@@ -65,6 +65,19 @@ class Faulty(gymnasium.Env[np.ndarray, int]):
 
     def _obs(self) -> np.ndarray:
         return self.np_random.uniform(-1, 1, 3).astype(np.float32)
+
+
+class Unfilmable(Faulty):
+    """Its renderer ends the process that calls it, as some of MuJoCo's do without a display."""
+
+    metadata: ClassVar[dict[str, Any]] = {"render_modes": ["rgb_array"]}
+
+    def __init__(self, render_mode: str | None = None) -> None:
+        super().__init__()
+        self.render_mode = render_mode
+
+    def render(self) -> Any:
+        os._exit(3)
 
 
 class NoConstruction(Faulty):

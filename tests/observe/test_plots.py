@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 
 from shoal.observe import plots
 
-EVALUATION = {"returns": [1.0, 2.0, 2.0, 9.0], "iqm": 2.0}
+EVALUATION = {"greedy": {"returns": [1.0, 2.0, 2.0, 9.0], "iqm": 2.0}, "sampled": {"returns": [0.0, 1.0], "iqm": 0.5}}
 
 
 def rows(count: int = 50) -> list[dict[str, Any]]:
@@ -62,7 +62,20 @@ def test_nothing_to_show_is_no_figure(draw: Callable[..., Figure | None]) -> Non
 def test_png_is_a_picture() -> None:
     figure = plots.return_histogram(EVALUATION)
     assert figure is not None and plots.render(figure, "png").startswith(b"\x89PNG")
-    assert plots.return_histogram(None) is None and plots.return_histogram({"returns": []}) is None
+    above, below = figure.axes
+    assert above.get_ylabel() == "greedy episodes" and below.get_ylabel() == "sampled episodes"
+    assert above.get_xlim() == below.get_xlim(), "one scale, so that they compare"
+    alone = plots.return_histogram({"sampled": EVALUATION["sampled"]})
+    assert alone is not None and [axes.get_ylabel() for axes in alone.axes] == ["sampled episodes"]
+    assert plots.return_histogram(None) is None and plots.return_histogram({"greedy": {"returns": []}}) is None
+
+
+def test_checks_on_the_way_are_in_the_curve() -> None:
+    checked = [{**row, "eval/return": 7.0} if i == 40 else row for i, row in enumerate(rows())]
+    figure = plots.learning_curve(checked)
+    assert figure is not None
+    [dots] = [line for line in figure.axes[0].lines if "evaluation" in str(line.get_label())]
+    assert (dots.get_xdata()[0], dots.get_ydata()[0]) == (4100.0, 7.0)  # type: ignore[index]
 
 
 def test_the_curve_holds_the_values() -> None:

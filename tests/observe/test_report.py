@@ -109,6 +109,24 @@ def test_evaluation_and_video_are_found_in_the_folder(folder: RunFolder) -> None
     assert "5.5 ± 0.5" in text and "2 greedy episodes" in text and base64.b64encode(b"clip").decode() in text
 
 
+def test_greedy_and_sampled_stand_side_by_side(folder: RunFolder) -> None:
+    way = {"returns": [5.0, 6.0], "mean": 5.5, "sd": 0.5, "iqm": 5.5, "episodes": 2}
+    text = write_report(folder, {"greedy": way, "sampled": {**way, "mean": 3.25}}).read_text()
+    assert "greedy return" in text and "sampled return" in text and "5.5 ± 0.5" in text and "3.2 ± 0.5" in text
+    assert "2 sampled episodes" in text and "sampled episodes</text>" in text and "greedy episodes</text>" in text
+
+
+def test_why_there_is_no_clip_is_said(folder: RunFolder) -> None:
+    folder.video_path.write_bytes(b"of another run")
+    text = write_report(folder, no_clip="the renderer <died>").read_text()
+    assert "No clip: the renderer &lt;died&gt;." in text and "<video" not in text
+
+
+def test_faults_of_the_evaluation_are_told(folder: RunFolder) -> None:
+    folder.write_json(folder.summary_path, {"eval_faults": 4})
+    assert "<th>in evaluation</th><td>4</td>" in write_report(folder).read_text()
+
+
 def test_a_run_that_left_next_to_nothing_has_a_report(tmp_path: Path) -> None:
     run = RunFolder.create(tmp_path / "bare", "e", "a", "t")
     run.write_config({"env": "CartPole-v1"})

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import numpy as np
@@ -15,7 +15,7 @@ from shoal.launch.compose import make_algorithm, make_parts
 from shoal.roles.actor import Collector
 from shoal.roles.compiled import side_by_side
 from shoal.roles.episodes import EpisodeTracker
-from shoal.roles.evaluator import play
+from shoal.roles.evaluator import Broke, Ended, play
 from shoal.roles.learner import Trainer
 from shoal.roles.parts import named_leaves, restore_leaves
 
@@ -156,8 +156,51 @@ def test_episode_i_belongs_to_seed_i_whoever_plays_it() -> None:
     plan = resolve("CartPole-v1", {"backend": "jax", "actors": 1, "envs": 1, "net": {"hidden": (4,)}})
     algorithm = make_algorithm(plan)
     actor = algorithm.actor_state(jax.jit(algorithm.init)(jax.random.key(0)))
-    many = play(algorithm, actor, Counting, 40, seed=3)
-    few = play(algorithm, actor, Counting, 16, seed=3)
-    assert many.returns[:16] == few.returns and many.lengths[:16] == few.lengths
-    assert len(many.returns) == 40 and len(set(many.returns)) > 30
-    assert play(algorithm, actor, Counting, 5, seed=4).returns != few.returns[:5]
+
+    def played(episodes: int, seed: int) -> list[Any]:
+        todo = [(i, 0) for i in range(episodes)]
+        return sorted(play(algorithm, actor, Counting, todo, min(16, episodes), seed=seed))
+
+    many, few = played(40, seed=3), played(16, seed=3)
+    assert many[:16] == few and [ended.episode for ended in many] == list(range(40))
+    assert len({ended.ret for ended in many}) > 30
+    assert [e.ret for e in played(5, seed=4)] != [e.ret for e in few[:5]]
+
+
+class Fragile(Counting):
+    """Its third life raises, its fourth shows what is not a number; each is known by the seeds that it was given."""
+
+    lives: ClassVar[list[list[int]]] = []
+
+    def __init__(self) -> None:
+        self._life = len(self.lives)
+        self.lives.append([])
+
+    def reset(self, seed: int) -> np.ndarray:
+        self.lives[self._life].append(seed)
+        return super().reset(seed)
+
+    def step(self, action: Any) -> tuple[np.ndarray, float, bool, bool]:
+        obs, reward, terminated, truncated = super().step(action)
+        if self._life == 2:
+            raise RuntimeError("lost")
+        return obs, float("nan") if self._life == 3 else reward, terminated, truncated
+
+
+def test_a_broken_episode_begins_again_elsewhere_and_the_others_stay_as_they_are() -> None:
+    plan = resolve("CartPole-v1", {"backend": "jax", "actors": 1, "envs": 1, "net": {"hidden": (4,)}})
+    algorithm = make_algorithm(plan)
+    actor = algorithm.actor_state(jax.jit(algorithm.init)(jax.random.key(0)))
+    todo = [(i, 0) for i in range(12)]
+    whole = sorted(play(algorithm, actor, Counting, todo, 4))
+    marks: list[int] = []
+    events = list(play(algorithm, actor, Fragile, todo, 4, mark=marks.append))
+    faults = [event for event in events if isinstance(event, Broke)]
+    ended = sorted(event for event in events if isinstance(event, Ended))
+    assert sorted((f.episode, f.kind) for f in faults) == [(2, "env_raised"), (3, "env_nan")]
+    assert "RuntimeError: lost" in next(f.detail for f in faults if f.kind == "env_raised")
+    assert [e.episode for e in ended] == list(range(12))
+    assert [e for e in ended if e.episode not in (2, 3)] == [e for e in whole if e.episode not in (2, 3)]
+    seeds = [seed for life in Fragile.lives for seed in life]
+    assert len(seeds) == len(set(seeds)) == 14, "an attempt has a start of its own"
+    assert marks[::2] and set(marks[1::2]) == {-1} and set(marks[::2]) == set(range(12))

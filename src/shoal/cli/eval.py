@@ -32,9 +32,10 @@ def run(words: list[str]) -> int:
     if not quiet:
         span = "" if result.ci is None else f" (95 % interval {result.ci[0]:.1f} to {result.ci[1]:.1f})"
         kind = "greedy" if result.greedy else "sampled"
+        broken = f"; {result.faults} more broke (faults.log)" if result.faults else ""
         print(
             f"mean {result.mean:.1f}{span}, sd {result.sd:.1f}, interquartile mean {result.iqm:.1f} over {episodes} {kind}"
-            f" episodes; kept in {run.folder.evaluation_path}",
+            f" episodes{broken}; kept in {run.folder.evaluation_path}",
             file=sys.stderr,
         )
     if "json" in parsed.switches:
@@ -46,6 +47,7 @@ def run(words: list[str]) -> int:
             "eval_iqm": result.iqm,
             "eval_ci": result.ci,
             "eval_episodes": result.episodes,
+            "eval_faults": result.faults,
             "greedy": result.greedy,
             "run": str(run.path),
         }

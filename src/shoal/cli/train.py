@@ -190,6 +190,9 @@ def _tell(finished: Any) -> None:
             f" over {s['eval_episodes']} greedy episodes",
             file=sys.stderr,
         )
+    if s["eval_sampled_mean"] is not None:
+        mean, sd = s["eval_sampled_mean"], s["eval_sampled_sd"]
+        print(f"  with sampled actions: mean {mean:.1f}, sd {sd:.1f} over as many episodes", file=sys.stderr)
     report = finished.folder.report_path
     print(f"run folder: {finished.path}" + (f"   report: {report}" if report.exists() else ""), file=sys.stderr)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 # The first word of a path: no two uses share a key.
-ACTING, LEARNING, INIT, ENVS, EVALUATION, STARTS, REPLAYING, GOSSIP, STRAYING, PLANNING = range(10)
+ACTING, LEARNING, INIT, ENVS, EVALUATION, STARTS, REPLAYING, GOSSIP, STRAYING, PLANNING, CHECKING = range(11)
 _POOL = 4  # words that NumPy's SeedSequence holds
 
 

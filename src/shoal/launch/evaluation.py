@@ -1,35 +1,277 @@
-"""Episodes of a fixed policy in Gymnasium's own environment."""
+"""Episodes of a fixed policy in Gymnasium's own environment, played and filmed in a process of its own.
+
+An environment that raises, hangs, crashes or shows what is not a number costs an episode, which is counted and played again;
+too many such faults end the evaluation, never the run. Where no process can be started beside this one (a rank of an MPI job,
+an environment that cannot be pickled) the same loop runs here, and survives no more than an environment that raises.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+import os
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any, Self
 
-from shoal.core.algorithm import Algorithm
+import msgspec
+
 from shoal.core.device import settle_process
-from shoal.core.errors import EnvFault, ShoalError
+from shoal.core.errors import BadInput, RunFailed, ShoalError
+from shoal.core.launched import launched
+from shoal.core.program import Fault
+from shoal.core.weights import to_vector
 from shoal.experiment import Plan
-from shoal.roles.evaluator import Played, play
+from shoal.launch.compose import make_algorithm
+from shoal.launch.stage import (
+    ClipMessage,
+    EndedMessage,
+    FilmRequest,
+    Message,
+    NoPictureMessage,
+    PlayRequest,
+    Record,
+    Stage,
+    decode,
+    encode,
+)
+from shoal.roles.evaluator import TOGETHER, Played
+from shoal.runtimes.guarded import OUTSIDE, CannotSend, Gone, Guarded
+
+PAUSE = 0.1  # seconds between two looks at the process while waiting for it
+STEP_TIMEOUT = 60.0  # seconds that a call of the environment may take, where the runtime has no word on it
+FILM_TRIES = 3  # episodes that break while being filmed, before there is no clip
+
+OnEpisode = Callable[[float], None]
 
 
-def evaluate(
-    plan: Plan,
-    algorithm: Algorithm,
-    actor: Any,
-    episodes: int,
-    *,
-    sample: bool,
-    seed: int,
-    on_episode: Callable[[float], None],
-) -> Played:
-    """Episodes in Gymnasium's own environment."""
-    settle_process()
-    try:
-        return play(algorithm, actor, plan.source.single, episodes, sample=sample, seed=seed, on_episode=on_episode)
-    except ShoalError:
-        raise
-    except Exception as error:
-        reason = " ".join(str(error).split())
-        raise EnvFault(
-            f"environment {plan.source.name!r} failed in evaluation: {type(error).__name__}: {reason}"
-        ) from error
+class EvaluationFailed(RunFailed):
+    """Not all episodes could be played, or no clip made: the line says why."""
+
+
+class Evaluator:
+    """Plays and films policies of one plan. A context manager: leaving it ends its process."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        *,
+        record: Record | None = None,
+        on_fault: Callable[[Fault], None] = lambda fault: None,
+        say: Callable[[str], None] = lambda message: None,
+        nice: int = 0,
+    ) -> None:
+        """`on_fault` is told of each fault, `say` of what a user should know. The process starts with the first request."""
+        settle_process()
+        self.faults = 0  # in all that was played and filmed
+        self._name, self._most = plan.source.name, plan.settings.max_faults
+        self._on_fault, self._say, self._nice = on_fault, say, nice
+        self._stage = Stage(make_algorithm(plan), plan.source, record)
+        self._timeout = float(getattr(plan.runtime, "step_timeout", STEP_TIMEOUT))
+        self.apart = launched() is None  # whether episodes are played in a process of their own
+        self._process: Guarded | None = None
+        self._match: _Match | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the process. The next request starts another."""
+        process, self._process = self._process, None
+        if process is not None:
+            process.close()
+
+    def kill(self) -> None:
+        """Safe to call from a signal handler."""
+        if self._process is not None:
+            self._process.kill()
+
+    def start(self, gently: bool = False) -> None:
+        """Start the process now, so that it is ready when it is needed; nothing happens if it runs already.
+
+        `gently`: at a low priority while it is loading.
+        """
+        if self._process is not None or not self.apart:
+            return
+        try:
+            self._process = self._made(gently)
+        except CannotSend as error:
+            self._stay_here(str(error))
+
+    def _stay_here(self, why: str) -> None:
+        self.close()
+        self.apart = False
+        self._say(f"evaluation runs in the main process: {self._name} cannot be sent to another one ({why})")
+
+    def _made(self, gently: bool = False) -> Guarded:
+        return Guarded(self._stage, timeout=self._timeout, nice=self._nice, gently=gently)
+
+    def play(
+        self, actor: Any, episodes: int, *, sample: bool, seed: int, on_episode: OnEpisode = lambda ret: None
+    ) -> Played:
+        """Whole episodes: greedy, or with sampled actions. `EvaluationFailed` after more faults than --max-faults."""
+        self.begin(actor, episodes, sample=sample, seed=seed, on_episode=on_episode)
+        while (played := self.look(PAUSE)) is None:
+            pass
+        return played
+
+    def begin(
+        self, actor: Any, episodes: int, *, sample: bool, seed: int, on_episode: OnEpisode = lambda ret: None
+    ) -> None:
+        """As `play`, without waiting: `look` tells what became of it. What was begun before is given up."""
+        todo = [(episode, 0) for episode in range(episodes)]
+        request = PlayRequest(todo, min(TOGETHER, episodes), sample, seed, to_vector(actor).tobytes())
+        self._match = _Match(request, on_episode)
+        self.start()
+        if self._process is not None:
+            self._process.ask(encode(request))
+
+    def look(self, seconds: float = 0.0) -> Played | None:
+        """What was begun, once it is complete; waits at most `seconds` for news. `EvaluationFailed` as `play`."""
+        match = self._match
+        assert match is not None, "nothing was begun"
+        try:
+            if self._process is None:
+                for message in self._stage(encode(match.request), _unmarked):
+                    self._take(match, decode(message))
+            else:
+                for message in self._process.hear(seconds):
+                    self._take(match, decode(message))
+                if self._process.gone is not None and match.played is None:
+                    self._lost(match, self._process.gone)
+        except EvaluationFailed:
+            self.close()
+            raise
+        return match.played
+
+    def _take(self, match: _Match, message: Message) -> None:
+        if isinstance(message, EndedMessage):
+            match.ended[message.episode] = (message.ret, message.length)
+            match.on_episode(message.ret)
+        elif not isinstance(message, ClipMessage | NoPictureMessage):
+            match.attempts[message.episode] = match.attempts.get(message.episode, 0) + 1
+            self._fault(match, message.kind, message.detail)
+
+    def _lost(self, match: _Match, gone: Gone) -> None:
+        """Another process plays what is left. The episode whose environment was being called begins elsewhere."""
+        if gone.kind == "unsent":
+            self._stay_here(gone.detail.splitlines()[-1])
+            return
+        if gone.kind == "bug":
+            raise self._bug(gone)
+        if gone.which != OUTSIDE:
+            match.attempts[gone.which] = match.attempts.get(gone.which, 0) + 1
+        self._fault(match, _KINDS[gone.kind], f"evaluator {gone.detail}")
+        assert self._process is not None
+        self._process.close()
+        self._process = self._made()
+        self._process.ask(encode(match.rest()))
+
+    def _bug(self, gone: Gone) -> EvaluationFailed:
+        self._tell("evaluator_failed", gone.detail)
+        return EvaluationFailed(f"evaluation failed: {gone.detail.splitlines()[-1]}", detail=gone.detail)
+
+    def _fault(self, match: _Match, kind: str, detail: str) -> None:
+        self._tell(kind, detail)
+        match.faults += 1
+        if match.faults > self._most:
+            raise EvaluationFailed(
+                f"{match.faults} faults in evaluation, more than --max-faults {self._most}: environment {self._name!r}:"
+                f" {kind}: {detail.strip().splitlines()[-1]}; {len(match.ended)} of {match.episodes} episodes were played"
+            )
+
+    def _tell(self, kind: str, detail: str) -> None:
+        self.faults += 1
+        self._on_fault(Fault(role="evaluator", kind=kind, detail=detail))
+
+    def film(self, actor: Any, *, seed: int, max_steps: int, seconds: float) -> bytes:
+        """One greedy episode as an mp4, cut after `max_steps` or `seconds` of drawing.
+
+        `BadInput` if the environment shows no picture, `EvaluationFailed` if it breaks.
+        Without a display, MuJoCo's renderers that need none are tried one after the other, unless MUJOCO_GL names one.
+        """
+        request = FilmRequest(seed, max_steps, seconds, None, to_vector(actor).tobytes())
+        why: ShoalError | None = None
+        for backend in backends(os.environ):
+            try:
+                return self._film(msgspec.structs.replace(request, backend=backend))
+            except (BadInput, EvaluationFailed) as error:
+                why = why or error  # the first is the one that usually works
+            if "mujoco" not in sys.modules:  # what one of its renderers cannot draw, another may
+                break
+            self.close()  # a process keeps the renderer that it has loaded
+        assert why is not None
+        raise why
+
+    def _film(self, request: FilmRequest) -> bytes:
+        broken = ""
+        for attempt in range(FILM_TRIES):
+            message = self._filmed(encode(msgspec.structs.replace(request, seed=request.seed + attempt)))
+            if isinstance(message, ClipMessage):
+                return message.data
+            if isinstance(message, NoPictureMessage):
+                raise BadInput(message.reason)
+            assert not isinstance(message, EndedMessage)
+            self._tell(message.kind, message.detail)
+            broken = message.detail
+        raise EvaluationFailed(f"{self._name} broke {FILM_TRIES} times while it was filmed, at last with {broken}")
+
+    def _filmed(self, request: bytes) -> Message:
+        self.start()
+        if self._process is None:
+            [only] = self._stage(request, _unmarked)
+            return decode(only)
+        self._process.ask(request)
+        while True:
+            for message in self._process.hear(PAUSE):
+                return decode(message)
+            gone = self._process.gone
+            if gone is not None:
+                if gone.kind == "unsent":
+                    self._stay_here(gone.detail.splitlines()[-1])
+                    return self._filmed(request)
+                self.close()
+                if gone.kind == "bug":
+                    raise self._bug(gone)
+                self._tell(_KINDS[gone.kind], f"the process that filmed {gone.detail}")
+                raise EvaluationFailed(f"the process that filmed {self._name} {gone.detail}")
+
+
+_KINDS = {"died": "evaluator_died", "hung": "env_hung"}
+
+
+def _unmarked(inside: int) -> None:
+    return None
+
+
+def backends(variables: Mapping[str, str]) -> tuple[str | None, ...]:
+    """MuJoCo's renderers in the order of trying: those that need no display where there is none.
+
+    None leaves the choice to the environment, and so to a MUJOCO_GL that the user has set.
+    """
+    chosen = any(variables.get(name) for name in ("DISPLAY", "WAYLAND_DISPLAY", "MUJOCO_GL"))
+    return (None,) if chosen or sys.platform != "linux" else ("egl", "osmesa")
+
+
+class _Match:
+    """Episodes that are being played."""
+
+    def __init__(self, request: PlayRequest, on_episode: OnEpisode) -> None:
+        self.request, self.on_episode = request, on_episode
+        self.episodes = len(request.todo)
+        self.ended: dict[int, tuple[float, int]] = {}
+        self.attempts: dict[int, int] = {}
+        self.faults = 0
+
+    def rest(self) -> PlayRequest:
+        """What is left to play."""
+        left = [(i, self.attempts.get(i, 0)) for i in range(self.episodes) if i not in self.ended]
+        return msgspec.structs.replace(self.request, todo=left)
+
+    @property
+    def played(self) -> Played | None:
+        if len(self.ended) < self.episodes:
+            return None
+        both = [self.ended[i] for i in range(self.episodes)]
+        return Played([ret for ret, _ in both], [length for _, length in both])

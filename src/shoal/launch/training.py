@@ -19,7 +19,9 @@ from shoal.core.device import settle_process, unscanned
 from shoal.core.errors import BadInput, RunFailed
 from shoal.core.program import Fault, Report, check_fits
 from shoal.experiment import Plan
+from shoal.launch.checks import Check, Checks
 from shoal.launch.compose import make_parts
+from shoal.launch.evaluation import Evaluator
 from shoal.roles.episodes import episode_metrics
 from shoal.roles.parts import named_leaves
 from shoal.roles.replaying import is_saved, replay_bytes
@@ -52,6 +54,7 @@ class Outcome:
         default_factory=Counter
     )  # rows learnt from, by how many versions old what acted was
     faults: int = 0
+    checks: deque[Check] = field(default_factory=lambda: deque(maxlen=WINDOW))  # the last, of --until-eval
 
     @property
     def return_mean(self) -> float | None:
@@ -69,6 +72,7 @@ class Training:
         loaded: Loaded | None = None,
         weights: Mapping[str, np.ndarray] | None = None,
         callbacks: Sequence[Callback] = (),
+        evaluator: Evaluator | None = None,
         quiet: bool = False,
         say: Callable[[str], None] | None = None,
         begun: Callable[[Path], None] | None = None,
@@ -84,6 +88,10 @@ class Training:
         self._before = {"env_steps": 0, "seconds": 0.0, "episodes": 0}
         self.times: dict[str, float] = {}
         self._history: list[float] = []
+        self._checks: Checks | None = None
+        if plan.settings.until_eval is not None:
+            assert evaluator is not None
+            self._checks = Checks(evaluator, self.parts.algorithm, plan.settings, self._alert)
         if loaded is not None:
             self._before = {name: loaded.meta.get(name, 0) for name in self._before}
             self.outcome.recent.extend(loaded.arrays["recent"].tolist())
@@ -150,7 +158,7 @@ class Training:
                 self.outcome.stopped = True
                 self._save(exact=False)
             else:
-                self._save()
+                self._save(exact=self._checks is None or not self._checks.established)
         return self.outcome
 
     def _loop(self) -> None:
@@ -169,6 +177,8 @@ class Training:
             solved = target is not None and mean is not None and len(outcome.recent) == WINDOW and mean >= target
             if solved:
                 outcome.solved_at_s = outcome.wall_s
+            if self._checks is not None and self._check(self._checks, event):
+                return
             wants_end = [callback(event) is True for callback in self.callbacks]
             if solved or outcome.version >= self.parts.updates or outcome.env_steps >= budget:
                 return
@@ -181,6 +191,19 @@ class Training:
             if not self._stop.requested:
                 return  # everybody has done what was asked of him
         outcome.stopped = True
+
+    def _check(self, checks: Checks, report: Report) -> bool:
+        """Whether --until-eval is reached: then the policy that was evaluated last is the one that is kept."""
+        outcome = self.outcome
+        check = checks.look(report, outcome.env_steps, outcome.wall_s)
+        if check is not None:
+            outcome.checks.append(check)
+            self._sink.write(outcome.env_steps, {"eval/return": check.ret, "eval/step": float(check.env_steps)})
+        if not checks.established:
+            return False
+        outcome.state, outcome.solved_at_s = checks.state, outcome.wall_s
+        self._saved_version = -1  # a checkpoint of this version holds newer weights
+        return True
 
     def _take(self, report: Report) -> None:
         outcome = self.outcome
@@ -213,7 +236,7 @@ class Training:
                 self.times[key] = self.times.get(key, 0.0) + value
         if outcome.return_mean is not None:
             self._history.append(outcome.return_mean)
-        said = status(report.metrics)
+        said = status(report.metrics) + (() if self._checks is None else (self._checks.line,))
         self._panel.update(outcome.env_steps, outcome.wall_s, outcome.return_mean, self._history, self.times, said)
 
     def _fault(self, fault: Fault) -> None:

@@ -102,6 +102,10 @@ def learning_curve(
         axes.plot(position, steady, color=BLUE, lw=2.0, label=f"mean of the last {_WINDOW}", marker=mark)
     else:
         axes.plot(position, mean, color=BLUE, lw=1.8, label="mean", marker=mark)
+    checked_at, checked = series(rows, "eval/return")
+    if len(checked_at):
+        where = elapsed(rows)[checked_at] if over == "seconds" else _steps(rows)[checked_at]
+        axes.plot(where, checked, "o", color=PURPLE, ms=3.5, label="evaluation on the way")
     if target is not None:
         axes.axhline(target, color=RED, lw=1, ls="--", label=f"target {target:g}")
     if len(axes.get_legend_handles_labels()[0]) > 1:
@@ -113,20 +117,35 @@ def learning_curve(
 
 
 def return_histogram(evaluation: Mapping[str, Any] | None) -> Figure | None:
-    """How the evaluation's returns spread, with their mean and interquartile mean."""
-    returns = np.array([r for r in (evaluation or {}).get("returns") or () if _is_number(r)], float)
-    if not len(returns):
+    """How the evaluation's returns spread, greedy above sampled, each with its mean and interquartile mean."""
+    shown = []
+    for way, colour in (("greedy", BLUE), ("sampled", PURPLE)):
+        found = (evaluation or {}).get(way) or {}
+        returns = np.array([r for r in found.get("returns") or () if _is_number(r)], float)
+        if len(returns):
+            shown.append((way, colour, returns, found.get("iqm")))
+    if not shown:
         return None
-    figure, axes = _figure()
-    bins = min(40, max(8, int(2 * math.sqrt(len(returns)))))
-    axes.hist(returns, bins=bins, color=BLUE, alpha=0.75, edgecolor="none")
-    _rule(axes, float(returns.mean()), RED, "-", "mean")
-    if evaluation is not None and _is_number(evaluation.get("iqm")):
-        _rule(axes, float(evaluation["iqm"]), GREEN, "--", "interquartile mean")
-    _legend(axes, "best")
-    axes.yaxis.set_major_locator(MaxNLocator(integer=True, nbins=6))
-    _label(axes, "return of an episode", "episodes")
+    figure = Figure(figsize=(6.2, 3.4 if len(shown) == 1 else 4.6), layout="constrained")
+    grid = figure.subplots(len(shown), 1, sharex=True, squeeze=False).ravel()
+    edges = _edges(np.concatenate([returns for _, _, returns, _ in shown]), len(shown))
+    for axes, (way, colour, returns, middle) in zip(grid, shown, strict=True):
+        _style(axes)
+        axes.hist(returns, bins=edges, color=colour, alpha=0.75, edgecolor="none")
+        _rule(axes, float(returns.mean()), RED, "-", "mean")
+        if middle is not None and _is_number(middle):
+            _rule(axes, float(middle), GREEN, "--", "interquartile mean")
+        _legend(axes, "best")
+        axes.yaxis.set_major_locator(MaxNLocator(integer=True, nbins=6))
+        axes.set_ylabel(f"{way} episodes", color=_INK, fontsize=10)
+    grid[-1].set_xlabel("return of an episode", color=_INK, fontsize=10)
     return figure
+
+
+def _edges(values: np.ndarray, groups: int) -> list[float]:
+    """Bins that all groups share, so that their heights compare."""
+    bins = min(40, max(8, int(2 * math.sqrt(len(values) / groups))))
+    return [float(edge) for edge in np.histogram_bin_edges(values, bins)]
 
 
 def throughput(rows: Rows) -> Figure | None:

@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 from shoal.observe import plots
 from shoal.observe.page import PAGE
 from shoal.run.files import write_atomically
-from shoal.run.folder import RunFolder, read_json
+from shoal.run.folder import RunFolder, read_json, ways
 from shoal.run.progress import clock
 from shoal.run.sinks import read_metrics
 
@@ -25,7 +25,7 @@ class Seen(NamedTuple):
     """What the pictures are drawn from."""
 
     rows: plots.Rows
-    evaluation: Mapping[str, Any] | None
+    evaluation: Mapping[str, Any]  # by way: greedy, sampled
     target: float | None
     lags: Mapping[int, int]  # rows learnt from, by lag; {} where that was not counted
 
@@ -44,7 +44,7 @@ SECTIONS: tuple[tuple[str, str, Callable[[Seen], Figure | None]], ...] = (
     ),
     (
         "Evaluation returns",
-        "How the returns of fresh evaluation episodes spread.",
+        "How the returns of fresh episodes spread: greedy actions, and actions sampled from the policy.",
         lambda seen: plots.return_histogram(seen.evaluation),
     ),
     (
@@ -75,17 +75,20 @@ SECTIONS: tuple[tuple[str, str, Callable[[Seen], Figure | None]], ...] = (
 )
 
 
-def write_report(folder: RunFolder, evaluation: Mapping[str, Any] | None = None, clip: bytes | None = None) -> Path:
+def write_report(
+    folder: RunFolder, evaluation: Mapping[str, Any] | None = None, clip: bytes | None = None, no_clip: str = ""
+) -> Path:
     """Write `report.html` from what the folder holds, and return its path.
 
-    `evaluation` and `clip` (an mp4) default to the folder's `evaluation.json` and `video.mp4`. What a run does not have
-    is left out. `fault/*` in the metrics counts what happened since the row before.
+    `evaluation` and `clip` (an mp4) default to the folder's `evaluation.json` and `video.mp4`; `no_clip` says why there is no
+    clip. What a run does not have is left out. `fault/*` in the metrics counts what happened since the row before.
     """
     config = folder.read_config()
     summary = read_json(folder.summary_path) if folder.summary_path.exists() else {}
     if evaluation is None and folder.evaluation_path.exists():
         evaluation = read_json(folder.evaluation_path)
-    if clip is None and folder.video_path.is_file() and folder.video_path.stat().st_size <= _CLIP_MAX:
+    evaluation = ways(evaluation or {})
+    if clip is None and not no_clip and folder.video_path.is_file() and folder.video_path.stat().st_size <= _CLIP_MAX:
         clip = folder.video_path.read_bytes()
     everything = read_metrics(folder.metrics_path) if folder.metrics_path.exists() else []
     rows = plots.timeline(everything)
@@ -95,10 +98,10 @@ def write_report(folder: RunFolder, evaluation: Mapping[str, Any] | None = None,
             _header(folder, config, summary, machine),
             _headline(summary, evaluation, rows),
             '<div class="grid">',
-            _video(clip),
+            _video(clip, no_clip),
             *_figures(Seen(rows, evaluation, _target(config), _lags(summary))),
             "</div>",
-            _faults(everything),
+            _faults(everything, summary),
             _table("Configuration", _flat(config), open_=False),
             _table("Versions and hardware", _flat(machine), open_=False),
         ]
@@ -126,23 +129,28 @@ def _header(
     return f"<header><h1>{name}</h1><p>{escape(' · '.join(facts))}</p></header>"
 
 
-def _headline(summary: Mapping[str, Any], evaluation: Mapping[str, Any] | None, rows: plots.Rows) -> str:
-    found = evaluation or {}
-    mean, sd = found.get("mean", summary.get("eval_mean")), found.get("sd", summary.get("eval_sd"))
-    episodes = found.get("episodes", summary.get("eval_episodes"))
+def _score(way: str, found: Mapping[str, Any], mean: Any, sd: Any, episodes: Any) -> tuple[str, Any, str, str]:
+    """The card of one way of evaluating: from its episodes, or from what the summary says of them."""
+    mean, sd, episodes = found.get("mean", mean), found.get("sd", sd), found.get("episodes", episodes)
+    how = f"{episodes} {way} episodes" if episodes else ""
     interval = found.get("ci")
-    how = f"{episodes} {'greedy ' if found.get('greedy', True) else 'sampled '}episodes" if episodes else ""
     if interval and all(_is_number(end) for end in interval):
         how += f"; the mean lies in {_number(interval[0])} to {_number(interval[1])} (95 %)"
+    return f"{way} return", mean, f"{_number(mean)}" + (f" ± {_number(sd)}" if _is_number(sd) else ""), how
+
+
+def _headline(summary: Mapping[str, Any], evaluation: Mapping[str, Any], rows: plots.Rows) -> str:
+    greedy, sampled = evaluation.get("greedy") or {}, evaluation.get("sampled") or {}
+    episodes, said = summary.get("eval_episodes"), summary.get
     steps = summary.get("env_steps", rows[-1]["step"] if rows else None)
     speed = summary.get("steps_per_s")
     lag = summary.get("lag_mean")
-    middle = found.get("iqm", summary.get("eval_iqm"))
+    middle = greedy.get("iqm", summary.get("eval_iqm"))
     solved, wall = summary.get("solved_at_s"), summary.get("wall_s")
-    spread = f" ± {_number(sd)}" if _is_number(sd) else ""
     cards = [
-        ("evaluation return", mean, f"{_number(mean)}{spread}", how),
-        ("interquartile mean", middle, _number(middle), "of the middle half of episodes"),
+        _score("greedy", greedy, said("eval_mean"), said("eval_sd"), episodes),
+        ("interquartile mean", middle, _number(middle), "of the middle half of greedy episodes"),
+        _score("sampled", sampled, said("eval_sampled_mean"), said("eval_sampled_sd"), episodes),
         ("solved after", solved, clock(solved), "from the first environment step"),
         ("training", wall, clock(wall), f"and {clock(summary.get('setup_s'))} to set up"),
         ("environment steps", steps, _number(steps), f"{_number(summary.get('updates'))} updates"),
@@ -174,19 +182,21 @@ def _figures(seen: Seen) -> list[str]:
     return parts
 
 
-def _video(clip: bytes | None) -> str:
+def _video(clip: bytes | None, no_clip: str) -> str:
     if not clip:
-        return ""
+        why = f'<figure class="panel"><h2>The agent</h2><p>No clip: {escape(no_clip)}.</p></figure>'
+        return why if no_clip else ""
     data = base64.b64encode(clip).decode()
     return (
-        '<figure class="panel"><h2>The agent</h2><p>One episode of the trained policy.</p>'
+        '<figure class="panel"><h2>The agent</h2><p>One greedy episode of the trained policy.</p>'
         f'<video controls loop muted playsinline autoplay src="data:video/mp4;base64,{data}"></video></figure>'
     )
 
 
-def _faults(rows: plots.Rows) -> str:
+def _faults(rows: plots.Rows, summary: Mapping[str, Any]) -> str:
     names = sorted({name for row in rows for name in row if name.startswith("fault/")})
     counts = {name.removeprefix("fault/"): float(plots.series(rows, name)[1].sum()) for name in names}
+    counts["in evaluation"] = float(summary.get("eval_faults") or 0)
     happened = {name: f"{count:g}" for name, count in counts.items() if count}
     if not happened:
         return '<p class="calm">No faults: nothing broke and had to be put right.</p>' if rows else ""
@@ -223,7 +233,7 @@ def _cell(value: Any) -> str:
 
 
 def _target(config: Mapping[str, Any]) -> float | None:
-    target = config.get("until_return")
+    target = config.get("until_eval") if config.get("until_return") is None else config["until_return"]
     return float(target) if target is not None and _is_number(target) else None
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import importlib
+import math
 import tempfile
+import time
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -35,13 +37,15 @@ def record(
     width: int | None = 480,
     seed: int | None = 0,
     name: str = "environment",
+    seconds: float = math.inf,
 ) -> bytes:
-    """The mp4 of one episode, cut after `max_steps`. `width` in pixels, None for the environment's own.
+    """The mp4 of one episode, cut after `max_steps`, or after `seconds` of drawing. `width` in pixels, None for its own.
 
     `BadInput` if the environment shows no picture.
     """
     if max_steps < 1 or fps < 1:
         raise BadInput(f"a video of {max_steps} steps at {fps} frames a second: both must be at least 1")
+    until = time.monotonic() + seconds
     observation = env.reset(seed)
     first = _picture(env, name)
     with tempfile.TemporaryDirectory(prefix="shoal-video-") as folder:
@@ -55,7 +59,7 @@ def record(
                 if frame.shape != first.shape:
                     raise BadInput(f"{name} changed its picture from {first.shape} to {frame.shape} within an episode")
                 writer.send(frame)
-                if terminated or truncated:
+                if terminated or truncated or time.monotonic() > until:
                     break
         finally:
             writer.close()

@@ -87,6 +87,11 @@ class RunFolder:
             with contextlib.suppress(OSError):  # somebody else has put something there meanwhile
                 folder.rmdir()
 
+    def log(self, text: str) -> None:
+        """Into `faults.log`, with the time. A log that cannot be written stops nothing."""
+        with contextlib.suppress(OSError), (self.path / "faults.log").open("a") as file:
+            file.write(f"{time.strftime('%F %T')} {text}\n\n")
+
     def write_json(self, path: Path, document: Mapping[str, Any]) -> None:
         """`summary.json`, `evaluation.json`: whole or not at all."""
         files.write_atomically(path, files.pretty(dict(document)))
@@ -102,6 +107,13 @@ def read_json(path: Path) -> dict[str, Any]:
         raise BadInput(f"{str(path)!r} must hold a JSON object: {error}") from None
     except RecursionError:
         raise BadInput(f"{str(path)!r} must hold a JSON object: it is nested too deeply") from None
+
+
+def ways(evaluation: Mapping[str, Any]) -> dict[str, Any]:
+    """What `evaluation.json` holds: the `greedy` and the `sampled` episodes, whichever were played last of each."""
+    if "returns" in evaluation:  # of one way, as it was written once
+        return {"greedy" if evaluation.get("greedy", True) else "sampled": dict(evaluation)}
+    return dict(evaluation)
 
 
 def _plain(name: str) -> str:

@@ -224,7 +224,7 @@ class ProcessesSession:
             pass_fds=inherited,
             stdin=subprocess.DEVNULL,
             process_group=0,  # a terminal's Ctrl-C goes to the whole group, and is the parent's to answer
-            stdout=sys.stderr.fileno() if _has_fd(sys.stderr) else None,
+            stdout=sys.stderr.fileno() if has_fd(sys.stderr) else None,
             env={**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)},
         )
         os.close(theirs)
@@ -237,7 +237,7 @@ class ProcessesSession:
             code = child.process.poll()
             if code is not None:
                 self._listen(child)
-                self._replace(child, f"{child.spec.what}_died", f"{child.spec.name} {_cause(code)}")
+                self._replace(child, f"{child.spec.what}_died", f"{child.spec.name} {cause(code)}")
                 continue
             if child.spec.what == "actor" and (late := self._watcher.overdue(child.index)) is not None:
                 child.process.kill()
@@ -294,7 +294,7 @@ class ProcessesSession:
         # The mapping itself goes when the last view of it does.
 
 
-def _cause(code: int) -> str:
+def cause(code: int) -> str:
     """An exit code in words."""
     if code >= 0:
         return f"exited with code {code}"
@@ -303,7 +303,7 @@ def _cause(code: int) -> str:
     return f"was ended by {name}{hints.get(name, '')}"
 
 
-def _has_fd(stream: Any) -> bool:
+def has_fd(stream: Any) -> bool:
     """Whether a stream is a real file: in notebooks it is not."""
     try:
         stream.fileno()

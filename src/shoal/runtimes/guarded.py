@@ -1,0 +1,182 @@
+"""Work in a process of its own that answers requests: it may crash, hang or be killed, and its user goes on.
+
+Started by an own entry module (`guarded_worker`), as the workers of `processes` are. What it is to do is cloudpickled to it,
+from a parent to its own child; requests and answers are frames of bytes over pipes, whose meaning is their users' own. The
+child marks when it enters and leaves a foreign call, such as a step of an environment, in memory that both map, so that a
+call that does not return is noticed even while it holds Python's lock, and one that crashes is known.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import mmap
+import os
+import select
+import signal
+import struct
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from typing import Literal, NamedTuple
+
+import cloudpickle
+
+from shoal.core.errors import RunFailed
+from shoal.core.record import Field, Record
+from shoal.runtimes.processes import cause, has_fd
+from shoal.runtimes.session import START_TIMEOUT
+
+HEADER = struct.Struct("<cQ")  # kind and length of a frame
+READY, PART, END, BUG = b"r", b"p", b"e", b"b"
+
+CLOCK = Record((Field("since", (), "float64"), Field("which", (), "int64")))  # monotonic seconds, 0 outside of calls
+OUTSIDE = -1
+
+Mark = Callable[[int], None]  # a foreign call begins, with a number of the caller's own; `OUTSIDE`: it has returned
+Answer = Callable[[bytes, Mark], Iterator[bytes]]  # the messages that answer a request
+
+
+class CannotSend(RunFailed):
+    """What the process should do cannot be pickled."""
+
+
+class Gone(NamedTuple):
+    """How a process ended: `died`, `hung`, `unsent` if it could not load the work, or `bug` for an exception of the work."""
+
+    kind: Literal["died", "hung", "unsent", "bug"]
+    detail: str
+    which: int = OUTSIDE  # the number of the foreign call that it was in
+
+
+def frame(kind: bytes, data: bytes = b"") -> bytes:
+    return HEADER.pack(kind, len(data)) + data
+
+
+class Guarded:
+    """One such process. Used by one thread at a time; the kernel ends the process with that thread."""
+
+    def __init__(self, answer: Answer, *, timeout: float, nice: int = 0, gently: bool = False) -> None:
+        """`timeout`: seconds that a foreign call may take. `nice`: its priority; `gently`: a low one while it is loading.
+
+        `CannotSend` if `answer` cannot be pickled.
+        """
+        try:
+            recipe = cloudpickle.dumps(answer)
+        except Exception as error:
+            raise CannotSend(f"{type(error).__name__}: {' '.join(str(error).split())}") from error
+        self._timeout = timeout
+        self._started = time.monotonic()
+        self._ready = False
+        self._ended: Gone | None = None
+        self._unread = bytearray()
+        self._asked = self._answered = 0
+        asked, self._requests = os.pipe()
+        self._messages, said = os.pipe()
+        os.set_blocking(self._requests, False)
+        os.set_blocking(self._messages, False)
+        with tempfile.TemporaryFile() as clock:  # without a name, so that nothing is left behind
+            clock.truncate(CLOCK.nbytes)
+            self._clock = CLOCK.views(mmap.mmap(clock.fileno(), CLOCK.nbytes))
+            self._clock["which"][...] = OUTSIDE
+            words = [str(number) for number in (asked, said, clock.fileno(), nice, int(gently))]
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "shoal.runtimes.guarded_worker", *words],
+                pass_fds=(asked, said, clock.fileno()),
+                stdin=subprocess.DEVNULL,
+                stdout=sys.stderr.fileno() if has_fd(sys.stderr) else None,
+                process_group=0,  # a terminal's Ctrl-C goes to the whole group, and is the parent's to answer
+                env={**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)},
+            )
+        os.close(asked)
+        os.close(said)
+        self._unsent = bytearray(frame(PART, recipe))
+
+    def ask(self, request: bytes) -> None:
+        """Send a request without waiting; what does not fit into the pipe is sent by `hear`.
+
+        A request that is still being answered is given up, and nothing more is heard of it.
+        """
+        self._asked += 1
+        self._unsent += frame(PART, request)
+        self._send()
+
+    def hear(self, seconds: float = 0.0) -> Iterator[bytes]:
+        """The messages that have come, after waiting at most `seconds` for one.
+
+        Once the process is gone, `gone` says how, and nothing comes any more.
+        """
+        if self._ended is None:
+            self._send()
+            waiting = [self._requests] if self._unsent else []
+            select.select([self._messages], waiting, [], seconds)
+            self._read()
+            self._look()
+        while (whole := self._next()) is not None:
+            kind, data = whole
+            if kind == READY:
+                self._ready = True
+            elif kind == BUG:
+                self._ended = Gone("bug" if self._ready else "unsent", data.decode())
+            elif kind == END:
+                self._answered += 1
+            elif self._answered == self._asked - 1:
+                yield data
+
+    @property
+    def gone(self) -> Gone | None:
+        """How it ended; None while it lives."""
+        return self._ended
+
+    def kill(self) -> None:
+        """End it at once, with what its environments started. Safe to call from a signal handler."""
+        if self._process.poll() is None:
+            os.killpg(self._process.pid, signal.SIGKILL)
+
+    def close(self) -> None:
+        """End it and free what joined it to us. May be called twice."""
+        self.kill()
+        self._process.wait()
+        self._ended = self._ended or Gone("died", "it was closed")
+        if self._messages >= 0:
+            os.close(self._messages)
+            os.close(self._requests)
+            self._messages = -1
+
+    def _send(self) -> None:
+        with contextlib.suppress(BlockingIOError, BrokenPipeError):
+            while self._unsent:
+                del self._unsent[: os.write(self._requests, self._unsent)]
+
+    def _read(self) -> None:
+        with contextlib.suppress(BlockingIOError):
+            while data := os.read(self._messages, 1 << 20):
+                self._unread += data
+
+    def _look(self) -> None:
+        """Is it alive, and does the call that it is in return?"""
+        code = self._process.poll()
+        if code is not None:
+            self._read()
+            self._ended = Gone("died", cause(code), int(self._clock["which"]))
+            return
+        since, now = float(self._clock["since"]), time.monotonic()
+        if since and now - since > self._timeout:
+            what = f"was killed after {now - since:.0f} s: a call of the environment did not return"
+            self._ended = Gone("hung", what, int(self._clock["which"]))
+            self.kill()
+        elif not self._ready and now - self._started > max(START_TIMEOUT, self._timeout):
+            self.kill()
+            self._ended = Gone("hung", f"was killed after {now - self._started:.0f} s: it did not start")
+
+    def _next(self) -> tuple[bytes, bytes] | None:
+        if len(self._unread) < HEADER.size:
+            return None
+        kind, size = HEADER.unpack_from(self._unread)
+        end = HEADER.size + size
+        if len(self._unread) < end:
+            return None
+        data = bytes(self._unread[HEADER.size : end])
+        del self._unread[:end]
+        return kind, data

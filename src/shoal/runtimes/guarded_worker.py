@@ -1,0 +1,90 @@
+"""The entry of a guarded process: `python -m shoal.runtimes.guarded_worker REQUESTS MESSAGES CLOCK NICE GENTLY`.
+
+Started by `guarded` alone, never by hand.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import mmap
+import os
+import queue
+import signal
+import sys
+import threading
+import time
+import traceback
+
+import cloudpickle
+
+from shoal.core.device import settle_process
+from shoal.core.lifetime import killed_with_parent
+from shoal.runtimes.guarded import BUG, CLOCK, END, HEADER, OUTSIDE, PART, READY, Answer, frame
+
+GENTLE = 10  # the priority of loading beside work that goes first; 0 is that of others, 19 the lowest
+
+
+def main(requests: int, messages: int, clock: int, nice: int, gently: int) -> None:
+    """Answer requests until the parent closes the pipe or is gone; say what went wrong before leaving."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent answers it
+    killed_with_parent()  # also while an environment hangs and holds Python's lock; the reader covers what came before
+    os.nice(nice)
+    for fd in (requests, messages, clock):
+        os.set_inheritable(fd, False)  # what an environment starts has no part in this
+    shared = CLOCK.views(mmap.mmap(clock, CLOCK.nbytes))
+    since, which = shared["since"], shared["which"]
+    inbox: queue.SimpleQueue[bytes] = queue.SimpleQueue()
+    threading.Thread(target=_read, args=(requests, inbox), daemon=True).start()
+
+    def mark(inside: int) -> None:
+        which[...] = inside
+        since[...] = 0.0 if inside == OUTSIDE else time.monotonic()
+
+    try:
+        recipe = inbox.get()
+        if gently:
+            loading = threading.Thread(target=_load_gently, args=(recipe,))
+            loading.start()
+            loading.join()
+        settle_process()
+        answer: Answer = cloudpickle.loads(recipe)
+        _say(messages, frame(READY))
+        while True:
+            for message in answer(inbox.get(), mark):
+                _say(messages, frame(PART, message))
+                if not inbox.empty():  # a newer request: this one is given up
+                    break
+            _say(messages, frame(END))
+    except Exception:
+        _say(messages, frame(BUG, traceback.format_exc().strip().encode()))
+        os._exit(1)
+
+
+def _load_gently(recipe: bytes) -> None:
+    """Import what is needed in a thread of low priority, while others have the cores to use.
+
+    A process that lowers its priority cannot raise it again. Linux has priorities a thread: this one ends, and what is imported
+    stays. A failure shows when the recipe is read again.
+    """
+    with contextlib.suppress(OSError, AttributeError):
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), GENTLE)
+    with contextlib.suppress(Exception):
+        cloudpickle.loads(recipe)
+
+
+def _read(requests: int, inbox: queue.SimpleQueue[bytes]) -> None:
+    """Frames of the parent, as they come. Its end says that the parent is gone, or needs us no more."""
+    with open(requests, "rb", closefd=False) as source:
+        while header := source.read(HEADER.size):
+            inbox.put(source.read(HEADER.unpack(header)[1]))
+    os._exit(1)
+
+
+def _say(messages: int, data: bytes) -> None:
+    view = memoryview(data)
+    while view:
+        view = view[os.write(messages, view) :]
+
+
+if __name__ == "__main__":
+    main(*map(int, sys.argv[1:]))
