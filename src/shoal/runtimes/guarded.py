@@ -26,7 +26,7 @@ import cloudpickle
 from shoal.core.errors import RunFailed
 from shoal.core.record import Field, Record
 from shoal.runtimes.processes import cause, has_fd
-from shoal.runtimes.session import START_TIMEOUT
+from shoal.runtimes.watch import START_TIMEOUT
 
 HEADER = struct.Struct("<cQ")  # kind and length of a frame
 READY, PART, END, BUG = b"r", b"p", b"e", b"b"
@@ -109,8 +109,11 @@ class Guarded:
         """
         if self._ended is None:
             self._send()
-            waiting = [self._requests] if self._unsent else []
-            select.select([self._messages], waiting, [], seconds)
+            poll = select.poll()  # `select` takes no descriptor above 1023
+            poll.register(self._messages, select.POLLIN)
+            if self._unsent:
+                poll.register(self._requests, select.POLLOUT)
+            poll.poll(1e3 * seconds)
             self._read()
             self._look()
         while (whole := self._next()) is not None:
