@@ -165,7 +165,9 @@ def test_a_checkpoint_without_settings_still_goes_on(tmp_path: Path) -> None:
 
 
 def test_a_budget_that_is_spent_asks_for_no_update(tmp_path: Path) -> None:
-    run = train(tmp_path / "run", topology="sync", algo=PPO)
-    again = shoal.train(resume=run.path, envs=16, **QUIET)
+    run = train(tmp_path / "run", topology="sync", algo=NORMALISED)
+    again = shoal.train(
+        resume=run.path, envs=16, **QUIET
+    )  # its settings are the new ones, its checkpoint is the old one
     assert again.summary["updates"] == run.summary["updates"] and again.params_hash == run.params_hash
     assert np.isclose(again.summary["env_steps"], STEPS)

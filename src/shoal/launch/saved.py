@@ -35,11 +35,16 @@ def check_same_spaces(plan: Plan, meta: Mapping[str, Any]) -> None:
 
 
 def state_of(algorithm: Algorithm, arrays: Mapping[str, np.ndarray]) -> LearnerState:
-    """A saved learner state, its leaves in the order that the algorithm gives them."""
+    """A saved learner state, its leaves in the order that the algorithm gives them.
+
+    Running returns of other environments than those of the newest settings, which a resume may have changed, are left out.
+    """
     settle_process()
     shape = jax.eval_shape(lambda: algorithm.init(jax.random.key(0)))
     zeros = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), shape)
-    state: LearnerState = restore_leaves(zeros, arrays)
+    fresh = {name: leaf for name, leaf in named_leaves(zeros).items() if name.startswith("reward/")}
+    others = {name: leaf for name, leaf in fresh.items() if name not in arrays or arrays[name].shape != leaf.shape}
+    state: LearnerState = restore_leaves(zeros, {**arrays, **others})
     return state
 
 
