@@ -342,7 +342,6 @@ def _weights_of(path: str | Path) -> Loaded:
 
 def _summary(plan: Plan, folder: RunFolder, outcome: Outcome, began: float, faults: int) -> dict[str, Any]:
     settings = plan.settings
-    lags = outcome.lags
     # The step after an episode's end only resets: nothing is learnt from it.
     learnt = outcome.env_steps - (0 if plan.source.fresh else outcome.episodes)
     return {
@@ -363,8 +362,8 @@ def _summary(plan: Plan, folder: RunFolder, outcome: Outcome, began: float, faul
         "steps_per_s": learnt / outcome.wall_s if outcome.wall_s else None,
         "return_mean": outcome.return_mean,
         "solved_at_s": outcome.solved_at_s,
-        "lag_mean": float(np.mean([mean for mean, _ in lags])) if lags else None,
-        "lag_max": float(max(most for _, most in lags)) if lags else None,
+        "lag_mean": outcome.lag_sum / outcome.reports if outcome.reports else None,
+        "lag_max": outcome.lag_max if outcome.reports else None,
         "lags": {str(lag): count for lag, count in sorted(outcome.histogram.items())},
         "eval_mean": None,
         "eval_sd": None,
@@ -375,6 +374,7 @@ def _summary(plan: Plan, folder: RunFolder, outcome: Outcome, began: float, faul
         "eval_faults": faults,
         "eval_checks": [check._asdict() for check in outcome.checks],
         "faults": outcome.faults,
+        "bad_updates": outcome.bad_updates,
         "stopped": outcome.stopped,
         "params_sha256": None if outcome.state is None else params_hash(outcome.state.params),
         "run": str(folder.path),

@@ -72,8 +72,12 @@ class Settings:
     """checkpoints that stay, besides the best"""
     sinks: tuple[str, ...] = ("jsonl", "tensorboard")
     """where metrics go: jsonl, tensorboard, wandb, mlflow"""
+    metrics_every: NonNegativeFloat = 0.25
+    """seconds between two lines of metrics, at least; each says what came since the one before; 0 writes every update"""
     max_faults: NonNegative = 20
     """faults of environments or actors that a run survives before it gives up"""
+    max_bad_updates: Positive = 10
+    """updates in a row that may fail, because a loss, a gradient or a weight is not finite, before the run gives up"""
     report_every: NonNegative = 0
     """updates between two looks at the learner, for what judges it on the way; 0 leaves it to the clock"""
 

@@ -32,6 +32,7 @@ TINY: dict[str, Any] = {
     "algo": {"name": "a2c", "unroll": T},
     "eval_episodes": 0,
     "sinks": ("jsonl",),
+    "metrics_every": 0,
     "quiet": True,
     "report": False,
 }

@@ -46,6 +46,8 @@ def leave(out: Path, *, seconds: float, seed: int, solved: bool = True, stopped:
         "seed": seed,
         "episodes": 100,
         "env_steps": 5000,
+        "actors": 2,
+        "updates": 4,
         "wall_s": seconds,
         "setup_s": 1.0,
         "steps_per_s": 5000 / seconds,

@@ -9,6 +9,7 @@ import pytest
 from tiny_envs import Picture
 
 from shoal.core.errors import BadInput
+from shoal.core.program import Context
 from shoal.core.trajectory import as_trajectory
 from shoal.core.weights import params_hash
 from shoal.experiment import resolve
@@ -16,6 +17,9 @@ from shoal.launch.compose import make_parts
 from shoal.replay import Rings
 from shoal.roles.parts import named_leaves
 from shoal.roles.replaying import Replaying, ReplayUpdate, check_memory, gradients_a_call, row_record, rows_of
+from shoal.roles.soundness import Watch
+
+WATCH = Watch(Context(name="learner", fault=lambda fault: pytest.fail(fault.detail)))
 
 T, B = 6, 3
 
@@ -56,7 +60,7 @@ def unroll(parts: Any, seed: int = 0) -> Any:
 
 def run(parts: Any, rounds: int, update: ReplayUpdate | None = None, start: int = 0) -> tuple[Any, list[float], Any]:
     """(state, gradients after each round, the update)."""
-    update = update or ReplayUpdate(parts)
+    update = update or ReplayUpdate(parts, WATCH)
     state = parts.initial_state()
     actor, counts = parts.algorithm.actor_state(state), []
     for version in range(start, start + rounds):
@@ -102,7 +106,7 @@ def test_pictures_are_learnt_from_one_gradient_at_a_time() -> None:
     loose = {"actors": 1, "envs": B, "algo": algo, "net": {"hidden": (8,), "conv": ("4x4/4",)}, "runtime": "inline"}
     parts = make_parts(resolve(Picture(), {**loose, "backend": "jax", "topology": "sequential"}), None, None)
     assert gradients_a_call(parts) == 1
-    update, state, slot = ReplayUpdate(parts), parts.initial_state(), parts.record.empty()
+    update, state, slot = ReplayUpdate(parts, WATCH), parts.initial_state(), parts.record.empty()
     slot["valid"][...] = True
     state, _, metrics = update(state, parts.algorithm.actor_state(state), [as_trajectory(slot)], 0, 0.0)
     assert metrics["replay/gradients"] == 4, "18 steps"
@@ -131,7 +135,7 @@ def test_half_and_half_is_the_whole(replay: str) -> None:
     saved = {"replay": {name: a.copy() for name, a in before.snapshots()["replay"].arrays.items()}}
     fields = {name: getattr(parts, name) for name in parts.__dataclass_fields__}
     again = type(parts)(**{**fields, "snapshots": saved})
-    update = ReplayUpdate(again)
+    update = ReplayUpdate(again, WATCH)
     state, actor = half, parts.algorithm.actor_state(half)
     for version in range(4, 8):
         state, actor, _ = update(state, actor, [unroll(parts, version)], version, version / 100)

@@ -110,7 +110,7 @@ def test_unrolls_join_without_a_gap(parts: Any) -> None:
 
 
 def test_a_report_says_what_was_learnt_and_measures_the_lag(parts: Any) -> None:
-    trainer = Trainer(parts)
+    trainer = Trainer(parts, Context(name="learner", fault=lambda fault: pytest.fail(fault.detail)))
     before = named_leaves(trainer.state.params)
     slot = parts.record.empty()
     slot["valid"][...], slot["discount"][...], slot["reward"][...] = True, 1.0, 1.0

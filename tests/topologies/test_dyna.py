@@ -44,6 +44,7 @@ def train(out: Path, updates: int = 12, runtime: str = "inline", actors: int = 3
     own = {**SMALL, **settings.pop("algo", {})}
     plain: dict[str, Any] = {"backend": "jax", "envs": B, "net": {"hidden": (16,)}, "steps": updates * T * B}
     quiet: dict[str, Any] = {"eval_episodes": 0, "sinks": ("jsonl",), "quiet": True, "report": False}
+    settings.setdefault("metrics_every", 0)
     return shoal.train("CartPole-v1", algo=own, runtime=runtime, actors=actors, out=out, **plain, **quiet, **settings)
 
 
@@ -98,7 +99,7 @@ def test_real_and_imagined_never_mix_their_masks() -> None:
     program = DynaTopology(DynaConfig(overlap=False)).program(made)
     ports = inline_ports(program.ports, [role.name for role in program.roles])
     faults: list[Fault] = []
-    update = DynaUpdate(made, algorithm, ports)
+    update = DynaUpdate(made, algorithm, ports, Context(name="learner", fault=faults.append))
     state = jax.jit(algorithm.init)(jax.random.key(0))
     actor = algorithm.actor_state(state)
     rng = np.random.default_rng(0)

@@ -20,7 +20,7 @@ from shoal.experiment import resolve
 from shoal.launch.compose import make_parts
 from shoal.roles.actor import Collector
 from shoal.roles.compiled import compiled
-from shoal.roles.gradients import Gradients, Known
+from shoal.roles.gradients import SEEN, Gradients, Known
 
 T, B, ACTORS = 5, 4, 3
 
@@ -66,8 +66,9 @@ def test_a_gradient_and_its_application_are_one_update(normalise: bool) -> None:
     expected, actor, _ = compiled(parts.algorithm).update(state, None, trajectories, key_data(1), progress)
     gradients = Gradients(parts, 0.0)
     vector, metrics = gradients.compute()(Known(state.params, state.obs), trajectories, key_data(2), progress)
-    assert vector.shape == (gradients.size,) and set(metrics) == set(gradients.news.metrics)
-    after, known, acts = gradients.applied()(state, vector, progress)
+    assert vector.shape == (gradients.size,) and {*metrics, *SEEN} == set(gradients.news.metrics)
+    after, known, acts, verdict = gradients.applied()(state, vector, progress)
+    assert verdict
     for ours, theirs in zip(jax.tree.leaves(after), jax.tree.leaves(expected), strict=True):
         np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-6)
     np.testing.assert_allclose(acts, to_vector(actor), rtol=1e-5, atol=1e-6)

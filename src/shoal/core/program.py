@@ -95,8 +95,9 @@ class Fault:
     """Something broke and was put right; `detail` has the original traceback where there is one."""
 
     role: str
-    kind: str  # env_raised, env_nan, env_hung; actor_died, learner_died and so on, by `RoleSpec.what`
+    kind: str  # env_raised, env_nan, env_hung; bad_update; actor_died, learner_died and so on, by `RoleSpec.what`
     detail: str
+    in_a_row: int = 0  # of updates that were dropped: how many without a good one between, with this one
 
 
 class Episode(NamedTuple):

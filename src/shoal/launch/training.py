@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import math
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
@@ -22,17 +23,20 @@ from shoal.experiment import Plan
 from shoal.launch.checks import Check, Checks
 from shoal.launch.compose import make_parts
 from shoal.launch.evaluation import Evaluator
-from shoal.roles.episodes import episode_metrics
 from shoal.roles.parts import named_leaves
 from shoal.roles.replaying import is_saved, replay_bytes
+from shoal.roles.soundness import BAD_UPDATE
 from shoal.run.checkpoints import Checkpoints, Loaded
 from shoal.run.folder import RunFolder
+from shoal.run.history import Course, Gathered
 from shoal.run.progress import Panel, status
 from shoal.run.signals import StopRequest
 from shoal.run.sinks import open_sinks
 from shoal.runtimes.threads import aside
 
 WINDOW = 100  # episodes behind the mean return
+OLDEST = 4096  # versions: whatever is older is counted with these
+TOLD = 10  # failed updates that are told one by one; then only each time that their number doubles
 Callback = Callable[[Report], Any]
 
 
@@ -49,16 +53,24 @@ class Outcome:
     solved_at_s: float | None = None
     stopped: bool = False  # on request, before the budget was spent
     recent: deque[float] = field(default_factory=lambda: deque(maxlen=WINDOW))
-    lags: list[tuple[float, float]] = field(default_factory=list)
+    reports: int = 0
+    lag_sum: float = 0.0  # of the reports' means
+    lag_max: float = 0.0
     histogram: Counter[int] = field(
         default_factory=Counter
     )  # rows learnt from, by how many versions old what acted was
     faults: int = 0
     checks: deque[Check] = field(default_factory=lambda: deque(maxlen=WINDOW))  # the last, of --until-eval
+    bad_updates: int = 0  # that were dropped, because something in them was not finite
 
     @property
     def return_mean(self) -> float | None:
         return float(np.mean(self.recent)) if self.recent else None
+
+    @property
+    def score(self) -> float | None:
+        """What the best checkpoint is chosen by: the mean return, once its window is full."""
+        return self.return_mean if len(self.recent) == WINDOW else None
 
 
 class Training:
@@ -87,7 +99,7 @@ class Training:
         self.outcome = Outcome(version=self.parts.start)
         self._before = {"env_steps": 0, "seconds": 0.0, "episodes": 0}
         self.times: dict[str, float] = {}
-        self._history: list[float] = []
+        self._course, self._gathered, self._written = Course(), Gathered(), -math.inf
         self._checks: Checks | None = None
         if plan.settings.until_eval is not None:
             assert evaluator is not None
@@ -172,9 +184,8 @@ class Training:
                 self._fault(event)
                 continue
             self._take(event)
-            mean = outcome.return_mean
             target = settings.until_return
-            solved = target is not None and mean is not None and len(outcome.recent) == WINDOW and mean >= target
+            solved = target is not None and (score := outcome.score) is not None and score >= target
             if solved:
                 outcome.solved_at_s = outcome.wall_s
             if self._checks is not None and self._check(self._checks, event):
@@ -208,16 +219,26 @@ class Training:
     def _take(self, report: Report) -> None:
         outcome = self.outcome
         outcome.state, outcome.version = report.state, report.version
-        outcome.histogram.update(report.lags)
+        for lag, rows in report.lags.items():
+            outcome.histogram[min(lag, OLDEST)] += rows
         outcome.env_steps = int(self._before["env_steps"]) + report.env_steps
         outcome.began_at = report.began_at
         outcome.wall_s = float(self._before["seconds"]) + report.ended_at - report.began_at
         outcome.recent.extend(episode.ret for episode in report.episodes)
         outcome.episodes += len(report.episodes)
-        outcome.lags.append((report.metrics["lag/versions"], report.metrics["lag/max"]))
-        metrics = {**report.metrics, **episode_metrics(report.episodes), **self._speed(report)}
-        self._sink.write(outcome.env_steps, metrics)
+        outcome.reports += 1
+        outcome.lag_sum += report.metrics["lag/versions"]
+        outcome.lag_max = max(outcome.lag_max, report.metrics["lag/max"])
+        self._gathered.add({**report.metrics, **self._speed(report)}, report.episodes)
+        self._write()
         self._show(report)
+
+    def _write(self, now: bool = False) -> None:
+        """Hand what was gathered to the sinks, if it is time to."""
+        clock = time.monotonic()
+        if self._gathered and (now or clock - self._written >= self.plan.settings.metrics_every):
+            self._written = clock
+            self._sink.write(self.outcome.env_steps, self._gathered.take())
 
     def _speed(self, report: Report) -> dict[str, float]:
         elapsed = report.ended_at - report.began_at
@@ -234,15 +255,20 @@ class Training:
             if name.startswith("time/"):
                 key = name.removeprefix("time/")
                 self.times[key] = self.times.get(key, 0.0) + value
-        if outcome.return_mean is not None:
-            self._history.append(outcome.return_mean)
+        mean = outcome.return_mean
         said = status(report.metrics) + (() if self._checks is None else (self._checks.line,))
-        self._panel.update(outcome.env_steps, outcome.wall_s, outcome.return_mean, self._history, self.times, said)
+        if mean is not None:
+            self._course.add(mean)
+        self._panel.update(outcome.env_steps, outcome.wall_s, mean, self._course.points, self.times, said)
 
     def _fault(self, fault: Fault) -> None:
+        if fault.kind == BAD_UPDATE:
+            self._bad_update(fault)
+            return
         outcome, most = self.outcome, self.plan.settings.max_faults
         outcome.faults += 1
-        self._sink.write(outcome.env_steps, {f"fault/{fault.kind}": 1.0})
+        self._gathered.add({f"fault/{fault.kind}": 1.0})
+        self._write()
         self._log(f"{fault.role} {fault.kind}\n{fault.detail}")
         first_line = fault.detail.strip().splitlines()[-1]
         self._alert(
@@ -253,6 +279,20 @@ class Training:
                 f"{outcome.faults} faults, more than --max-faults {most}: environment {self.plan.source.name!r}:"
                 f" {fault.kind}: {first_line}"
             )
+
+    def _bad_update(self, fault: Fault) -> None:
+        """An update was dropped: the weights are those before it."""
+        outcome, most = self.outcome, self.plan.settings.max_bad_updates
+        outcome.bad_updates += 1
+        self._gathered.add({"fault/bad_updates": 1.0})
+        self._write()
+        count = outcome.bad_updates
+        if count <= TOLD or count & (count - 1) == 0:
+            self._log(f"{fault.role} {fault.kind}\n{fault.detail}")
+            self._alert(f"bad update {count}: {fault.role}: {fault.detail}")
+        if fault.in_a_row >= most:
+            cause = fault.detail.partition(": ")[2]
+            raise RunFailed(f"{fault.in_a_row} updates in a row failed (--max-bad-updates {most}): {cause}")
 
     def _log(self, text: str) -> None:
         """Into faults.log, whole."""
@@ -268,6 +308,7 @@ class Training:
         Between two updates it is `exact`: it holds what the roles need to go on bit for bit. In the middle of one it holds
         the weights of the last.
         """
+        self._write(now=True)
         outcome = self.outcome
         if outcome.version == self._saved_version:
             return
@@ -288,5 +329,5 @@ class Training:
             "config": {name: value for name, value in self.plan.as_dict().items() if name != "spec"},
             "lasting": [name for name, part in parts.items() if part.lasts],
         }
-        if self._checkpoints.save(outcome.env_steps, arrays, meta, outcome.return_mean) is not None:
+        if self._checkpoints.save(outcome.env_steps, arrays, meta, outcome.score) is not None:
             self._saved_version = outcome.version

@@ -185,16 +185,26 @@ def _values(runs: list[Path]) -> dict[str, list[Any]]:
 
 def _returns(run: Path) -> tuple[np.ndarray, np.ndarray]:
     """(environment steps, mean return of the training episodes that ended by then)."""
+    steps, values, _ = _episodes(run)
+    return steps, values
+
+
+def _episodes(run: Path) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """(environment steps, mean return, how many episodes) of each line in which an episode ended."""
     rows = timeline(read_metrics(run / "metrics.jsonl"))
     at, values = series(rows, "episode/return")
-    return np.array([rows[i]["step"] for i in at], float), values
+    ended = [rows[i] for i in at]
+    counts = np.array([row.get("episode/count", 1.0) for row in ended], float)
+    return np.array([row["step"] for row in ended], float), values, counts
 
 
 def _end(run: Path) -> float:
-    """The mean training return over the last part of a run; NaN where no episode ended there."""
-    steps, values = _returns(run)
-    late = values[steps >= (1 - TAIL) * steps[-1]] if len(steps) else values
-    return float(late.mean()) if len(late) else float("nan")
+    """The mean return of the training episodes in the last part of a run; NaN where none ended there."""
+    steps, values, counts = _episodes(run)
+    if not len(steps):
+        return float("nan")
+    late = steps >= (1 - TAIL) * steps[-1]
+    return float(np.average(values[late], weights=counts[late]))
 
 
 def _curves(env: str, found: Mapping[str, list[Path]]) -> dict[str, Any]:

@@ -35,7 +35,7 @@ COLUMNS: dict[str, tuple[str, str | None]] = {
     "steps_per_s": ("steps/s", "Environment steps a second while training. More is better."),
     "lag": ("lag", "How many versions old the weights were that had acted, on average."),
     "lag_max": ("lag, most", None),
-    "lock_ms": ("lock, ms", "Milliseconds that a worker waited for the lock between two reports, on average."),
+    "lock_ms": ("lock, ms", "Milliseconds that a worker waited for the lock in an unroll, on average."),
     "model_error": ("model error", "Error of the world model on transitions that it has not seen, at the end."),
     "return_mean": ("return", None),
     "eval_mean": ("greedy return", None),
@@ -71,7 +71,7 @@ def measure(run: Path, until_return: float | None) -> Values:
     values |= {name: summary[name] for name in ("steps_per_s", "return_mean", "eval_mean", "setup_s")}
     _, locked = series(rows, "time/lock")
     if len(locked):
-        values["lock_ms"] = 1e3 * float(locked.mean())
+        values["lock_ms"] = 1e3 * float(locked.sum()) * summary["actors"] / max(1, summary["updates"])  # an unroll
     _, errors = series(rows, "model/error")
     if len(errors):
         values["model_error"] = float(errors[-1])

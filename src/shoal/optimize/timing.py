@@ -125,7 +125,7 @@ def _timed(
 
     Collecting is from asking for episodes until all are there. One more step comes first: it waits for processes to start.
     """
-    settings: dict[str, Any] = {"topology.overlap": False}
+    settings: dict[str, Any] = {"topology.overlap": False, "metrics_every": 0}
     if where == "processes":
         settings["runtime.step_timeout"] = 600.0  # many more processes than cores make slow steps
     learnt = learn(

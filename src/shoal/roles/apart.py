@@ -203,7 +203,7 @@ class FreeLearner:
         self._board: Board = ports["weights"]
         self._intake = Intake(parts, 0, source, ports)
         self._told = Told(parts, ports)
-        self.trainer = Trainer(parts)
+        self.trainer = Trainer(parts, context)
 
     def run(self) -> Steps:
         trainer, intake, told = self.trainer, self._intake, self._told

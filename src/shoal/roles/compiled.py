@@ -14,6 +14,7 @@ from shoal.core.algorithm import ActorState, Algorithm, LearnerState
 from shoal.core.starts import Starts
 from shoal.core.trajectory import Array, Trajectory
 from shoal.ops.shuffle import shuffled
+from shoal.roles.soundness import SOUND, sound, unspoilt
 
 
 class Compiled(NamedTuple):
@@ -46,9 +47,16 @@ def compiled(algorithm: Algorithm) -> Compiled:
 def act(
     algorithm: Algorithm, actor: ActorState, obs: Array, carry: Any, first: Array, key: Array, t: Array, explore: Array
 ) -> tuple[Array, dict[str, Array], Any]:
-    """Step t of an unroll whose key is `key`."""
+    """Step t of an unroll whose key is `key`.
+
+    An action that is not finite is the policy's fault and becomes 0, so that no environment is blamed for what it makes of it;
+    the loss of its row is not finite either, so that its update fails.
+    """
     step_key = jax.random.fold_in(jax.random.wrap_key_data(key), t)
-    return algorithm.act(actor, obs, carry, first, step_key, explore)
+    action, extras, carry = algorithm.act(actor, obs, carry, first, step_key, explore)
+    if jnp.issubdtype(action.dtype, jnp.floating):
+        action = jnp.where(jnp.isfinite(action), action, 0)
+    return action, extras, carry
 
 
 def update(
@@ -59,12 +67,16 @@ def update(
     key: Array,
     progress: Array,
 ) -> tuple[LearnerState, ActorState, dict[str, Array]]:
-    """`prepare`, then epochs x minibatches of `apply(gradients)`, as one scan."""
+    """`prepare`, then epochs x minibatches of `apply(gradients)`, as one scan. Among the metrics is the verdict, `SOUND`."""
     state = state._replace(progress=jnp.asarray(progress, jnp.float32))
     prepare_key, sweep_key = jax.random.split(jax.random.wrap_key_data(key))
-    state, batch = algorithm.prepare(state, acted, side_by_side(trajectories), prepare_key)
-    state, metrics = sweep(algorithm, state, batch, sweep_key)
-    return state, algorithm.actor_state(state), metrics
+    prepared, batch = algorithm.prepare(state, acted, side_by_side(trajectories), prepare_key)
+    after, metrics = sweep(algorithm, prepared, batch, sweep_key)
+    # Behind a barrier, so that the verdict changes nothing in how the rest is compiled, and thus no bit of it.
+    barrier: Any = jax.lax.optimization_barrier
+    after, metrics, prepared = barrier((after, metrics, prepared))
+    verdict = sound(after.params, metrics) & unspoilt(state, prepared)
+    return after, algorithm.actor_state(after), {**metrics, SOUND: verdict}
 
 
 def side_by_side(trajectories: Sequence[Trajectory]) -> Trajectory:

@@ -26,6 +26,7 @@ from shoal.roles.learner import Trainer
 from shoal.roles.parts import Parts
 from shoal.roles.planner import TOLD, model_layout
 from shoal.roles.replaying import Batch, Replaying, ReplayUpdate, compiled_replay, gradients_a_call, row_record
+from shoal.roles.soundness import SOUND, Watch, seen_in
 
 
 class ImaginedMemory:
@@ -70,11 +71,12 @@ class ImaginedMemory:
 class DynaUpdate:
     """A real round, then the imagined gradients that it has earned: `ratio` for each real one, less where the model errs."""
 
-    def __init__(self, parts: Parts, algorithm: DynaQ, ports: Ports) -> None:
+    def __init__(self, parts: Parts, algorithm: DynaQ, ports: Ports, context: Context) -> None:
         self._parts, self._algorithm = parts, algorithm
+        self._watch = Watch(context)  # on imagined gradients; real ones have another
         self._blocks: Stream = ports["imagined"]
         # The learner alone writes there: the rows are its own to save, together with their priorities.
-        self._real = ReplayUpdate(parts, Replaying(parts, pool=ports["real"], keeps=True))
+        self._real = ReplayUpdate(parts, Watch(context), Replaying(parts, pool=ports["real"], keeps=True))
         self.imagined = ImaginedMemory(parts, algorithm)
         self._learn = compiled_replay(parts.algorithm).learn
         self._count = gradients_a_call(parts)
@@ -107,7 +109,13 @@ class DynaUpdate:
         for call in range(calls):
             batch = self.imagined.sample(self._count, version, call)
             key = key_data(self._parts.seed, PLANNING, LEARNING, version, call)
-            state, actor, told, errors = self._learn(state, batch.drawn, key)
+            after, acts, told, errors = self._learn(state, batch.drawn, key)
+            if not told.pop(SOUND):
+                self._watch.bad(seen_in(self._parts.algorithm, state, told))
+                calls = call
+                break
+            state, actor = after, acts
+            self._watch.good()
             self.imagined.feedback(batch.indices, np.asarray(errors))
             losses = {metric_name(name): float(value) for name, value in told.items()}
         self._gradients += calls * self._count
@@ -163,8 +171,8 @@ class DynaLearner:
         self._model: Table = ports["model"]
         self._stream: Stream = ports["unrolls"]
         self._blocks: Stream = ports["imagined"]
-        self._update = DynaUpdate(parts, algorithm, ports)
-        self.trainer = Trainer(parts, self._update)
+        self._update = DynaUpdate(parts, algorithm, ports, context)
+        self.trainer = Trainer(parts, context, self._update)
         self._model.put(to_vector(self.trainer.state.extra["model"]))
 
     def run(self) -> Steps:

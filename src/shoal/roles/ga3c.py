@@ -24,10 +24,11 @@ from shoal.core.weights import to_vector
 from shoal.roles.climbing import Climber, Control, CoreLoad, Numbers, say
 from shoal.roles.compiled import metric_name
 from shoal.roles.episodes import EpisodeTracker
-from shoal.roles.gradients import Gradients, Known
+from shoal.roles.gradients import SEEN, Gradients, Known
 from shoal.roles.inference import Batcher, Heard, Tally, Weights
 from shoal.roles.news import News, NewsFormat, mean_metrics
 from shoal.roles.parts import Parts
+from shoal.roles.soundness import Watch, largest, seen_in
 
 REPORT_EVERY = 0.1  # seconds: there may be thousands of gradients a second
 WINDOW = 100  # episodes behind the score
@@ -229,6 +230,9 @@ class GradientTrainer:
             out["gradient"][...] = vector
             np.stack([slot["version"] for slot in slots], out=out["acted"])
             numbers = {name: float(value) for name, value in metrics.items()}
+            if not np.isfinite(out["gradient"][0]):
+                seen = largest(as_trajectory(slot) for slot in slots).tolist()
+                numbers |= dict(zip(SEEN, seen, strict=True))
             steps = sum(slot["valid"].size for slot in slots)
             began = min(began, *(float(slot["clock"][0]) for slot in slots))
             news.write(out, steps, began, (), numbers)
@@ -273,6 +277,7 @@ class Applier:
         self._steps, self._changes = 0, 0
         self._score: deque[float] = deque(maxlen=WINDOW)
         self._load = CoreLoad()
+        self._watch = Watch(context)
 
     def run(self) -> Steps:
         parts, stream, news = self._parts, self._stream, self._gradients.news
@@ -302,7 +307,14 @@ class Applier:
                 began_at = found.began
                 tried = before
             progress = np.float32(parts.progress(self.version))
-            self.state, known, actor = applied(self.state, slot["gradient"], progress)
+            after, known, actor, fine = applied(self.state, slot["gradient"], progress)
+            if fine:
+                self._watch.good()
+                self.state = after
+            else:
+                self._watch.bad(seen_in(parts.algorithm, self.state, found.metrics))
+                known = to_vector(Known(self.state.params, self.state.obs))
+                actor = to_vector(parts.algorithm.actor_state(self.state))
             lag = self.version - slot["acted"].ravel()
             stream.release(lane)
             lags.update(lag.tolist())
@@ -324,7 +336,7 @@ class Applier:
             times = {"time/learn": spent, "time/wait": waited, "time/collect": 0.0, "time/broadcast": 0.0}
             speed = (self._steps - last_steps) / (now - reported)
             metrics = {
-                **{metric_name(name): value for name, value in mean_metrics(heard).items()},
+                **{metric_name(name): value for name, value in mean_metrics(heard).items() if name not in SEEN},
                 **times,
                 "lag/versions": sum(lag * rows for lag, rows in lags.items()) / lags.total(),
                 "lag/max": float(max(lags)),

@@ -21,6 +21,9 @@ from shoal.ops import statistics
 from shoal.roles.compiled import apply, side_by_side
 from shoal.roles.news import NewsFormat
 from shoal.roles.parts import Parts
+from shoal.roles.soundness import sound, spoilt_if_unsound, unspoilt
+
+SEEN = ("seen/obs", "seen/reward")  # the largest of a batch, told with a gradient that is not finite
 
 
 class Known(NamedTuple):
@@ -52,7 +55,7 @@ class Gradients:
 
     @property
     def news(self) -> NewsFormat:
-        return NewsFormat(tuple(self._found[2]), 0)
+        return NewsFormat((*self._found[2], *SEEN), 0)
 
     @property
     def record(self) -> Record:
@@ -65,11 +68,14 @@ class Gradients:
         return layout_of(self._found[:2]).size
 
     def compute(self) -> Any:
-        """(known, trajectories, key data, progress) -> (gradient and statistics as one vector, metrics)."""
+        """(known, trajectories, key data, progress) -> (gradient and statistics as one vector, metrics).
+
+        The vector is NaN where the loss is not finite.
+        """
         return _compiled_gradient(self.parts.algorithm, self._clip)
 
     def applied(self) -> Any:
-        """(state, vector, progress) -> (state, what trainers know, what acts)."""
+        """(state, vector, progress) -> (state, what trainers know, what acts, verdict)."""
         return _compiled_apply(self.parts.algorithm, layout_of(self._found[:2]))
 
 
@@ -77,7 +83,7 @@ class Gradients:
 def _compiled_gradient(algorithm: Algorithm, clip: float) -> Any:
     def run(*args: Any) -> Any:
         grads, moments, metrics = gradient(algorithm, clip, *args)
-        return flat((grads, moments)), metrics
+        return spoilt_if_unsound(flat((grads, moments)), metrics), metrics
 
     return jax.jit(run)
 
@@ -87,9 +93,10 @@ def _compiled_apply(algorithm: Algorithm, layout: Layout) -> Any:
     def run(state: LearnerState, vector: Array, progress: Array) -> Any:
         grads, moments = layout.tree(vector)
         obs = None if state.obs is None else statistics.faded(statistics.merge(state.obs, moments))
-        state = state._replace(progress=jnp.asarray(progress, jnp.float32), obs=obs)
-        state = apply(algorithm, state, grads)
-        return state, flat(Known(state.params, state.obs)), flat(algorithm.actor_state(state))
+        merged = state._replace(progress=jnp.asarray(progress, jnp.float32), obs=obs)
+        after = apply(algorithm, merged, grads)
+        verdict = sound(after.params, {}) & unspoilt(state, merged)
+        return after, flat(Known(after.params, after.obs)), flat(algorithm.actor_state(after)), verdict
 
     return jax.jit(run)
 

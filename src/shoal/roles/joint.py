@@ -24,6 +24,7 @@ from shoal.ops import statistics
 from shoal.ops.shuffle import shuffled
 from shoal.roles.compiled import apply, metric_name, over_all, side_by_side, sweep
 from shoal.roles.parts import Parts
+from shoal.roles.soundness import SOUND, Watch, seen_in, sound, spoilt_if_unsound, unspoilt
 
 FROZEN = 2.0**60  # a count beside which a batch weighs nothing
 
@@ -39,11 +40,11 @@ class Together(NamedTuple):
 
 class Compiled(NamedTuple):
     observe: Any  # (state, acted, trajectories, key data) -> this batch's statistics, as a vector
-    merge: Any  # (state, [vector of each learner]) -> state
+    merge: Any  # (state, [vector of each learner]) -> (state, verdict)
     prepare: Any  # (state, acted, trajectories, key data, progress) -> (state, batch)
     epoch: Any  # (batch, key data) -> (minibatches, keys)
     gradients: Any  # (state, minibatches, keys, which) -> (vector of gradients and the stop, metrics)
-    apply: Any  # (state, vector) -> state
+    apply: Any  # (state, vector) -> (state, verdict)
     sweep: Any  # (state, batch, key data) -> (state, metrics)
 
 
@@ -74,7 +75,7 @@ def observe(
     return ravel_pytree(statistics_of(after))[0]
 
 
-def merge(algorithm: Algorithm, state: LearnerState, found: Sequence[Array]) -> LearnerState:
+def merge(algorithm: Algorithm, state: LearnerState, found: Sequence[Array]) -> tuple[LearnerState, Array]:
     """The statistics with those of all batches, one after another in the order of the learners."""
     now = statistics_of(state)
     unravel = ravel_pytree(now)[1]
@@ -83,7 +84,8 @@ def merge(algorithm: Algorithm, state: LearnerState, found: Sequence[Array]) -> 
         now = tuple(
             None if m is None else statistics.faded(statistics.merge(m, b)) for m, b in zip(now, batch, strict=True)
         )
-    return with_statistics(state, now)
+    after = with_statistics(state, now)
+    return after, unspoilt(state, after)
 
 
 def prepare(
@@ -132,30 +134,34 @@ def gradients(
     part = jax.tree.map(lambda x: x[which], parts)
     grads, feedback = algorithm.gradients(state, part, jax.random.wrap_key_data(keys[which]))
     stop = jnp.asarray(feedback.stop, jnp.float32).reshape(1)
-    return jnp.concatenate([ravel_pytree(grads)[0], stop]), feedback.metrics
+    # The decision is made of what is reduced, so that it is the same for all: a loss that is not finite must show there.
+    vector = spoilt_if_unsound(ravel_pytree(grads)[0], feedback.metrics)
+    return jnp.concatenate([vector, stop]), feedback.metrics
 
 
-def step(algorithm: Algorithm, state: LearnerState, vector: Array, rate_scale: float) -> LearnerState:
+def step(algorithm: Algorithm, state: LearnerState, vector: Array, rate_scale: float) -> tuple[LearnerState, Array]:
     """Apply averaged gradients; `rate_scale` stretches the step, whatever the optimiser made of it."""
     grads = ravel_pytree(state.params)[1](vector)
     after = apply(algorithm, state, grads)
-    if rate_scale == 1.0:
-        return after
-    moved = jax.tree.map(lambda old, new: old + rate_scale * (new - old), state.params, after.params)
-    return after._replace(params=moved)
+    if rate_scale != 1.0:
+        moved = jax.tree.map(lambda old, new: old + rate_scale * (new - old), state.params, after.params)
+        after = after._replace(params=moved)
+    return after, sound(after.params, {})
 
 
 def local_sweep(
     algorithm: Algorithm, state: LearnerState, batch: Any, key: Array
 ) -> tuple[LearnerState, dict[str, Array]]:
-    return sweep(algorithm, state, batch, jax.random.wrap_key_data(key))
+    after, metrics = sweep(algorithm, state, batch, jax.random.wrap_key_data(key))
+    return after, {**metrics, SOUND: sound(after.params, metrics)}
 
 
 class JointUpdate:
     """One learner's part of the common update."""
 
-    def __init__(self, parts: Parts, learner: int, together: Together, group: Group) -> None:
+    def __init__(self, parts: Parts, learner: int, together: Together, group: Group, watch: Watch) -> None:
         self._parts, self._learner, self._together, self._group = parts, learner, together, group
+        self._watch = watch
         self._compiled = compiled_joint(parts.algorithm, together.rate_scale)
         self._words = ravel_pytree(statistics_of(parts.initial_state()))[0].size
 
@@ -189,15 +195,24 @@ class JointUpdate:
         def key(*path: int) -> np.ndarray:
             return key_data(parts.seed, LEARNING, version, me, *path)
 
+        before, whole, fine = state, np.bool_(True), np.bool_(True)
+
+        def judged(state: LearnerState, metrics: dict[str, float]) -> tuple[LearnerState, dict[str, float]]:
+            """Made of what is the same for all learners, and so it is the same decision."""
+            if whole and fine:
+                self._watch.good()
+                return state, metrics
+            if me == 0:  # one word for all
+                self._watch.bad(seen_in(parts.algorithm, before, metrics, trajectories))
+            return before, metrics
+
         if self._words:
             found = np.asarray(c.observe(state, acted, trajectories, key(0)))
-            state = c.merge(state, (yield from self._gather(found)))
+            state, whole = c.merge(state, (yield from self._gather(found)))
         state, batch = c.prepare(state, acted, trajectories, key(0), np.float32(progress))
         if self._together.average_every:
-            state, metrics = c.sweep(state, batch, key(1))
-            if (version + 1) % self._together.average_every == 0:
-                state = yield from self._average(state)
-            return state, {metric_name(name): float(value) for name, value in metrics.items()}
+            held = state if whole else before
+            return (yield from self._alone(held, state, batch, trajectories, version))
         seen: list[dict[str, Array]] = []
         cut = parts.algorithm.minibatches
         for number in range(cut.epochs):
@@ -206,10 +221,33 @@ class JointUpdate:
                 vector, metrics = c.gradients(state, minibatches, keys, np.int32(which))
                 mean = yield from self._group.mean(me, np.asarray(vector))
                 if mean[-1] > 0:  # somebody's policy has moved too far
-                    return state, _means(seen or [metrics])
+                    return judged(state, _means(seen or [metrics]))
                 seen.append(metrics)
-                state = c.apply(state, mean[:-1])
-        return state, _means(seen)
+                state, fine = c.apply(
+                    state, mean[:-1]
+                )  # weights that are not finite stay so: the last verdict is of all
+        return judged(state, _means(seen))
+
+    def _alone(
+        self, held: LearnerState, state: LearnerState, batch: Any, trajectories: Sequence[Trajectory], version: int
+    ) -> Generator[Op[Any], Any, tuple[LearnerState, dict[str, float]]]:
+        """Minibatches by this learner's own gradients, and now and then the mean of all weights.
+
+        Statistics are common already: a learner that drops its gradients keeps them in what it has `held`, or it would
+        differ from the others. Where they have overflowed, that is the state without them, and nothing is learnt.
+        """
+        key = key_data(self._parts.seed, LEARNING, version, self._learner, 1)
+        after, found = self._compiled.sweep(state, batch, key)
+        fine = found.pop(SOUND) and held is state
+        metrics = {metric_name(name): float(value) for name, value in found.items()}
+        if fine:
+            self._watch.good()
+        else:
+            self._watch.bad(seen_in(self._parts.algorithm, held, metrics, trajectories))
+        mine = after if fine else held
+        if (version + 1) % self._together.average_every == 0:
+            mine = yield from self._average(mine)
+        return mine, metrics
 
     def _gather(self, vector: np.ndarray) -> Generator[Op[Any], Any, list[np.ndarray]]:
         """Everybody's vector, in the order of the learners, with the same bits for all."""

@@ -16,15 +16,16 @@ from shoal.core.weights import to_vector
 from shoal.roles.actor import Collector
 from shoal.roles.episodes import EpisodeTracker
 from shoal.roles.parts import Parts
+from shoal.roles.soundness import Watch
 from shoal.roles.updates import Update, make_update
 
 
 class Trainer:
     """The learner's state and its bookkeeping, without ports: `learn` turns slots into a report."""
 
-    def __init__(self, parts: Parts, update: Update | None = None) -> None:
+    def __init__(self, parts: Parts, context: Context, update: Update | None = None) -> None:
         self._parts = parts
-        self._update = update or make_update(parts)
+        self._update = update or make_update(parts, Watch(context))
         self.version = parts.start
         self.state = parts.initial_state()
         self.actor = parts.algorithm.actor_state(self.state)
@@ -90,7 +91,7 @@ class Learner:
         self._parts, self._schedule = parts, schedule
         self._board: Board = ports["weights"]
         self._stream: Stream = ports["unrolls"]
-        self.trainer = Trainer(parts)
+        self.trainer = Trainer(parts, context)
 
     def run(self) -> Steps:
         trainer, stream, lanes = self.trainer, self._stream, range(self._parts.actors)
@@ -126,7 +127,7 @@ class Sequential:
 
     def __init__(self, parts: Parts, ports: Ports, context: Context) -> None:
         self._parts = parts
-        self.trainer = Trainer(parts)
+        self.trainer = Trainer(parts, context)
         self._collectors = [Collector(parts, i, context) for i in range(parts.actors)]
         self._slots = [parts.record.empty() for _ in range(parts.actors)]
 

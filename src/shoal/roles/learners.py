@@ -25,6 +25,7 @@ from shoal.roles.compiled import is_maximum
 from shoal.roles.intake import Intake, Source
 from shoal.roles.joint import JointUpdate, Together
 from shoal.roles.parts import Parts
+from shoal.roles.soundness import Watch
 
 LAGS = 64  # versions that the histogram of lags tells apart; the last one is all that are older
 COUNTS = ("unrolls", "dropped", "helped", "told")  # summed over learners; told: steps, which the first alone hears of
@@ -50,7 +51,7 @@ class JointLearner:
         self._agreed: Board = ports["totals"]
         self._group: Group = ports["learners"]
         self._intake = Intake(parts, index, source, ports)
-        self._update = JointUpdate(parts, index, together, self._group)
+        self._update = JointUpdate(parts, index, together, self._group, Watch(context))
         self._told = Told(parts, ports) if index == 0 else None
         self.version = parts.start
         self.state = parts.initial_state()

@@ -23,6 +23,7 @@ from shoal.roles.compiled import apply
 from shoal.roles.one_by_one import OneByOne, ReplayGradients, compiled_steps
 from shoal.roles.packing import Packing
 from shoal.roles.parts import Parts
+from shoal.roles.soundness import SOUND, Watch, is_sound, seen_in, sound
 from shoal.roles.updates import Update
 
 
@@ -91,9 +92,17 @@ class Stepwise:
     """
 
     def __init__(
-        self, table: Table, worker: int, packing: Packing, gradients: ReplayGradients, wild: bool, parts: Parts
+        self,
+        table: Table,
+        worker: int,
+        packing: Packing,
+        gradients: ReplayGradients,
+        wild: bool,
+        parts: Parts,
+        watch: Watch,
     ) -> None:
         self._table, self._worker, self._packing, self._gradients, self._wild = table, worker, packing, gradients, wild
+        self._algorithm, self._watch = parts.algorithm, watch
         self._step = compiled_gradient(parts.algorithm, packing.vectors > 0)
 
     def waited(self) -> float:
@@ -108,8 +117,12 @@ class Stepwise:
         own, lag, losses = self._packing.without_shared(state), 0, {}
         for index in range(due):
             pulled, old = self._table.pull()
-            vector, own, losses, errors = self._step(old, own, *gradients.minibatch(index))
-            new = np.asarray(vector)
+            vector, after, losses, errors = self._step(old, own, *gradients.minibatch(index))
+            if not losses.pop(SOUND):  # nothing is pushed, and what follows would be made of the same weights
+                state = self._packing.unpack(old, own)
+                self._watch.bad(seen_in(self._algorithm, state, losses, [unroll.trajectory]))
+                break
+            new, own = np.asarray(vector), after
             if self._wild:
                 count = yield from self._table.push(self._worker, new - old)
             else:
@@ -121,20 +134,27 @@ class Stepwise:
                 )
             lag = count - 1 - pulled
             gradients.learnt(index, errors)
+        else:
+            if due:
+                self._watch.good()
         metrics = {"explore/epsilon": float(unroll.acted.epsilon), "replay/gradients": float(own.step)}
         return Learnt(own, {**gradients.named(losses), **metrics}, lag)
 
 
 @cache
 def compiled_gradient(algorithm: Algorithm, share: bool) -> Any:
-    """(shared vector, own part, minibatch, key data) -> (shared vector, own part, metrics, errors): one gradient, applied."""
+    """(shared vector, own part, minibatch, key data) -> (shared vector, own part, metrics, errors): one gradient, applied.
+
+    Among the metrics is the verdict, `SOUND`.
+    """
     packing = Packing(algorithm, share)
 
     def step(vector: Array, own: LearnerState, minibatch: Any, key: Array) -> Any:
         state = packing.unpack(vector, own)
         grads, feedback = algorithm.gradients(state, minibatch, jax.random.wrap_key_data(key))
         after = apply(algorithm, state, grads)
-        return packing.flat(after), packing.without_shared(after), feedback.metrics, feedback.td
+        metrics = {**feedback.metrics, SOUND: sound(after.params, feedback.metrics)}
+        return packing.flat(after), packing.without_shared(after), metrics, feedback.td
 
     return jax.jit(step)
 
@@ -182,7 +202,10 @@ class Gossip:
 class Sharded:
     """Gradients go to the servers of the slices, through a bounded queue each; what they publish is pulled."""
 
-    def __init__(self, ports: Ports, worker: int, packing: Packing, gradients: OneByOne, parts: Parts) -> None:
+    def __init__(
+        self, ports: Ports, worker: int, packing: Packing, gradients: OneByOne, parts: Parts, watch: Watch
+    ) -> None:
+        self._algorithm, self._watch = parts.algorithm, watch
         self._table: Table = ports["weights"]
         self._shards = self._table.rows
         self._streams: list[Stream] = [ports[f"gradients-{shard}"] for shard in range(self._shards)]
@@ -208,6 +231,9 @@ class Sharded:
                 state = self._settle(state, self._packing.unpack(self.pull(), state).params)
             gradient = self._gradients.gradient(state, index)
             metrics = gradient.metrics
+            if not is_sound(gradient.vector, metrics):  # it is not sent, and the next would be no better
+                self._watch.bad(seen_in(self._algorithm, state, metrics, [unroll.trajectory]))
+                break
             if gradient.stop:
                 break
             lag = (
@@ -217,6 +243,7 @@ class Sharded:
             )
             depths.append(self._depth())
             yield from self._send(gradient.vector, unroll.progress)
+            self._watch.good()
         if due:
             state = self._settle(state, self._packing.unpack(self.pull(), state).params)
         return Learnt(state, {**metrics, "queue/depth": float(np.mean(depths))}, lag)

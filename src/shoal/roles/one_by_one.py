@@ -17,6 +17,7 @@ from shoal.ops.shuffle import shuffled
 from shoal.roles.compiled import metric_name
 from shoal.roles.parts import Parts
 from shoal.roles.replaying import REPLAY, Replaying, compiled_replay, is_saved, replay_of
+from shoal.roles.soundness import Watch, seen_in
 
 
 class Gradient(NamedTuple):
@@ -111,8 +112,9 @@ class UnrollGradients:
 class ReplayGradients:
     """Keeps the unroll, then as many gradients on what is kept as its steps have earned."""
 
-    def __init__(self, parts: Parts, memory: Replaying) -> None:
+    def __init__(self, parts: Parts, memory: Replaying, watch: Watch) -> None:
         self._parts, self._seed, self._replay, self._memory = parts, parts.seed, replay_of(parts), memory
+        self._watch = watch
         self._prepare = compiled_replay(parts.algorithm).prepare
         self._steps = compiled_steps(parts.algorithm)
         self._owed = 0  # environment steps whose gradients are still to come
@@ -126,7 +128,11 @@ class ReplayGradients:
         self, state: LearnerState, acted: Any, trajectory: Trajectory, version: int, progress: float
     ) -> tuple[LearnerState, int]:
         key = key_data(self._seed, LEARNING, version)
-        state, _, kept = self._prepare(state, acted, [trajectory], key, np.float32(progress))
+        after, _, kept, fine = self._prepare(state, acted, [trajectory], key, np.float32(progress))
+        if not fine:  # statistics overflow: neither they nor the rows are kept
+            self._watch.bad(seen_in(self._parts.algorithm, state, {}, [trajectory]))
+            return state, 0
+        state = after
         self._memory.insert(kept.rows, np.asarray(kept.valid))
         if not self._memory.ready():
             return state, 0
@@ -164,9 +170,9 @@ def _named(metrics: Any) -> dict[str, float]:
     return {metric_name(name): float(value) for name, value in metrics.items()}
 
 
-def make_one_by_one(parts: Parts, memory: Replaying | None) -> OneByOne:
+def make_one_by_one(parts: Parts, memory: Replaying | None, watch: Watch) -> OneByOne:
     """By the kind of experience that the algorithm learns from."""
     if isinstance(parts.algorithm.experience, Replay):
         assert memory is not None
-        return ReplayGradients(parts, memory)
+        return ReplayGradients(parts, memory, watch)
     return UnrollGradients(parts)

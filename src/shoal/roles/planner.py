@@ -23,6 +23,7 @@ from shoal.core.weights import Layout, layout_of, to_vector
 from shoal.nets.world_model import Scales
 from shoal.roles.parts import Parts
 from shoal.roles.replaying import row_record
+from shoal.roles.soundness import Watch, is_sound, weight_norm
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -101,6 +102,7 @@ class Planner:
         self._split = Split(round(1 / algorithm.config.holdout))
         self._fields = row_record(parts).fields
         self._moments: Any = None
+        self._watch = Watch(context)
         self._locked = 0.0
         self._warm()
 
@@ -148,8 +150,14 @@ class Planner:
         before = self._model.pull()[1]
         shape = (config.model_gradients, config.members, config.model_batch)
         rows = self._read(self._split.training(rng, size, shape))
-        params, self._moments, loss = self._functions.train(layout.tree(before), self._moments, scales, rows)
-        yield from self._model.push(self._lane, to_vector(params) - before)
+        params, moments, loss = self._functions.train(layout.tree(before), self._moments, scales, rows)
+        learnt = to_vector(params)
+        if is_sound(learnt, {"loss/model": float(loss)}):
+            self._watch.good()
+            self._moments = moments
+            yield from self._model.push(self._lane, learnt - before)
+        else:  # the model stays as it was
+            self._watch.bad({"model": float(loss), "seen/rate": config.model_rate, "seen/weights": weight_norm(before)})
         params = layout.tree(self._model.pull()[1])
         errors = self._functions.judge(params, scales, self._read(self._split.judging(rng, size, (JUDGES,))))
         candidates = self._read(rng.integers(0, size, CANDIDATES * config.starts))

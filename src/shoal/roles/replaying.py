@@ -24,6 +24,7 @@ from shoal.core.trajectory import Array, Trajectory, as_trajectory
 from shoal.replay import Rings, make_sampler
 from shoal.roles.compiled import apply, metric_name, side_by_side
 from shoal.roles.parts import Parts
+from shoal.roles.soundness import SOUND, Watch, seen_in, sound, unspoilt
 
 REPLAY = "replay"  # the part of a snapshot that holds the rows
 CALL_BYTES = 1 << 26  # rows that one call of several gradients may take
@@ -150,7 +151,8 @@ class Replaying:
 
 
 class CompiledReplay(NamedTuple):
-    prepare: Any  # (state, acted, [trajectory of each lane], key data, progress) -> (state, actor, Kept with arrays [N, ...])
+    # (state, acted, [trajectory of each lane], key data, progress) -> (state, actor, Kept with arrays [N, ...], verdict)
+    prepare: Any
     learn: Any  # (state, Drawn with arrays [count, batch, ...], key data) -> (state, actor, metrics, errors [count, batch])
 
 
@@ -167,18 +169,18 @@ def prepare(
     trajectories: Sequence[Trajectory],
     key: Array,
     progress: Array,
-) -> tuple[LearnerState, ActorState, Any]:
+) -> tuple[LearnerState, ActorState, Any, Array]:
     """An unroll of every lane becomes rows, side by side."""
     state = state._replace(progress=jnp.asarray(progress, jnp.float32))
-    state, kept = algorithm.prepare(state, acted, side_by_side(trajectories), jax.random.wrap_key_data(key))
+    after, kept = algorithm.prepare(state, acted, side_by_side(trajectories), jax.random.wrap_key_data(key))
     flat = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), kept)
-    return state, algorithm.actor_state(state), flat
+    return after, algorithm.actor_state(after), flat, unspoilt(state, after)
 
 
 def learn(
     algorithm: Algorithm, state: LearnerState, drawn: Drawn, key: Array
 ) -> tuple[LearnerState, ActorState, dict[str, Array], Array]:
-    """One gradient after another, in one scan. Metrics are means over them."""
+    """One gradient after another, in one scan. Metrics are means over them; among them is the verdict, `SOUND`."""
     keys = jax.random.split(jax.random.wrap_key_data(key), drawn.weight.shape[0])
 
     def one(state: LearnerState, part: tuple[Drawn, Array]) -> tuple[LearnerState, Any]:
@@ -190,18 +192,19 @@ def learn(
         metrics, errors = jax.tree.map(lambda x: x[None], only)
     else:
         state, (metrics, errors) = jax.lax.scan(one, state, (drawn, keys))
-    return state, algorithm.actor_state(state), {name: m.mean() for name, m in metrics.items()}, errors
+    means = {name: m.mean() for name, m in metrics.items()}
+    return state, algorithm.actor_state(state), {**means, SOUND: sound(state.params, means)}, errors
 
 
 class ReplayUpdate:
     """What a trainer does with the unrolls of a round: keeps them, then makes the gradients that have fallen due.
 
     Gradients come in calls of one size, so that one function is compiled; environment steps that did not make a whole call are
-    carried over to the next round.
+    carried over to the next round. Of a round that is dropped neither gradients nor statistics are kept.
     """
 
-    def __init__(self, parts: Parts, memory: Replaying | None = None) -> None:
-        self._parts, self._replay = parts, replay_of(parts)
+    def __init__(self, parts: Parts, watch: Watch, memory: Replaying | None = None) -> None:
+        self._parts, self._watch, self._replay = parts, watch, replay_of(parts)
         self._compiled = compiled_replay(parts.algorithm)
         self._count = gradients_a_call(parts)
         self._owed = 0  # environment steps whose gradients are still to come
@@ -226,20 +229,29 @@ class ReplayUpdate:
     ) -> tuple[LearnerState, ActorState, dict[str, float]]:
         parts, replay, memory = self._parts, self._replay, self.memory
         key = key_data(parts.seed, LEARNING, version)
-        state, actor, kept = self._compiled.prepare(state, acted, trajectories, key, np.float32(progress))
-        memory.insert(kept.rows, np.asarray(kept.valid))
-        metrics: dict[str, float] = {}
+        before, metrics = state, dict[str, float]()
+        state, actor, kept, fine = self._compiled.prepare(state, acted, trajectories, key, np.float32(progress))
+        if fine:  # rows by which statistics overflow are not kept either
+            memory.insert(kept.rows, np.asarray(kept.valid))
         if memory.ready():
             self._owed += trajectories[0].reward.size * len(trajectories)
         price = self._count * replay.every
-        for call in range(self._owed // price):
+        due, self._owed = divmod(self._owed, price)
+        for call in range(due if fine else 0):
             batch = memory.sample(self._count, progress, version, call)
             key = key_data(parts.seed, LEARNING, version, call)
             state, actor, losses, errors = self._compiled.learn(state, batch.drawn, key)
+            fine = losses.pop(SOUND)
+            metrics = {metric_name(name): float(value) for name, value in losses.items()}
+            if not fine:
+                break
             if replay.kind == "prioritized":
                 memory.feedback(batch.indices, np.asarray(errors))
-            metrics = {metric_name(name): float(value) for name, value in losses.items()}
-            self._owed -= price
+        if fine:
+            self._watch.good()
+        else:
+            self._watch.bad(seen_in(parts.algorithm, before, metrics, trajectories))
+            state, actor = before, parts.algorithm.actor_state(before)
         if actor.epsilon is not None:
             metrics["explore/epsilon"] = float(actor.epsilon)
         return state, actor, {**metrics, "replay/rows": float(memory.size()), "replay/gradients": float(state.step)}

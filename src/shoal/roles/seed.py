@@ -221,7 +221,7 @@ class SeedLearner:
         self._stream: Stream = ports["unrolls"]
         self._heard = Heard(ports["news"])
         self._lanes = range(parts.actors)
-        self.trainer = Trainer(parts)
+        self.trainer = Trainer(parts, context)
 
     def run(self) -> Steps:
         trainer, stream = self.trainer, self._stream

@@ -5,12 +5,14 @@ from __future__ import annotations
 import contextlib
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from shoal.core.ports import Stream, Table
 from shoal.core.program import Context, Ports, Snapshot, Steps
 from shoal.roles.packing import Packing
 from shoal.roles.parts import Parts
+from shoal.roles.soundness import Watch, is_sound, weight_norm
 
 
 class Shard:
@@ -18,11 +20,11 @@ class Shard:
 
     def __init__(self, parts: Parts, index: int, ports: Ports, context: Context) -> None:
         packing = Packing(parts.algorithm, share_moments=True)
-        self._index = index
+        self._parts, self._index, self._watch = parts, index, Watch(context)
         self._table: Table = ports["weights"]
         self._stream: Stream = ports[f"gradients-{index}"]
-        size = packing.slice_size(self._table.rows)
-        row, gradient = np.zeros(packing.shard_width(self._table.rows), np.float32), np.zeros(size, np.float32)
+        self._size = packing.slice_size(self._table.rows)
+        row, gradient = np.zeros(packing.shard_width(self._table.rows), np.float32), np.zeros(self._size, np.float32)
         self._apply = jax.jit(packing.apply_slice).lower(row, gradient, np.float32(0)).compile()
         for lane in range(self._stream.lanes):  # what a predecessor had taken is lost with it: its slots are free again
             with contextlib.suppress(RuntimeError):
@@ -34,10 +36,22 @@ class Shard:
         while True:
             lane, slot = yield from self._stream.take_any(lanes)
             _, row = self._table.pull(index)
-            new = np.asarray(self._apply(row, slot["gradient"], slot["progress"][0]))
+            progress = slot["progress"][0].copy()
+            new = np.asarray(self._apply(row, slot["gradient"], progress))
             self._stream.release(lane)
+            new = self._judged(row, new, progress)
             yield from self._table.change([index], lambda _, rows, new=new: [new])  # type: ignore[misc]
             lanes.append(lanes.pop(lanes.index(lane)))  # whoever was served last comes last
+
+    def _judged(self, row: np.ndarray, new: np.ndarray, progress: float) -> np.ndarray:
+        """The new row, or the old one if the weights leave the range of float32: then the gradient is dropped."""
+        if is_sound(new[: self._size], {}) and np.isfinite(new).all():
+            self._watch.good()
+            return new
+        now = self._parts.initial_state()._replace(progress=jnp.float32(progress))
+        rate, weights = float(self._parts.algorithm.rate(now)), weight_norm(new[: self._size])
+        self._watch.bad({"seen/rate": rate, "seen/weights": weights})
+        return row
 
     def snapshots(self) -> Snapshot:
         return {}

@@ -27,6 +27,7 @@ from shoal.roles.one_by_one import ReplayGradients, make_one_by_one
 from shoal.roles.packing import Packing
 from shoal.roles.parts import Parts
 from shoal.roles.replaying import REPLAY, OneRing, Replaying, is_saved
+from shoal.roles.soundness import Watch
 from shoal.roles.updates import make_update
 
 REPORT_SECONDS = 0.1  # between two reports, at least: they are looked at while the workers want the cores
@@ -101,9 +102,9 @@ class Worker:
         if f"worker-{index}" in parts.snapshots:
             self._words = parts.snapshots[f"worker-{index}"]["own"]
             self._tracker.restore(parts.snapshots[f"episodes-{index}"])
-        self._link = self._make_link(ports)
+        self._link = self._make_link(ports, Watch(context))
 
-    def _make_link(self, ports: Ports) -> Link:
+    def _make_link(self, ports: Ports, watch: Watch) -> Link:
         config, parts, index, packing = self._config, self._parts, self._index, self._packing
         mine, memory = parts, None
         if isinstance(parts.algorithm.experience, Replay):
@@ -119,17 +120,17 @@ class Worker:
         blank = packing.blank()
         state, actor = self._open(packing.pack(blank), packing.without_shared(blank))
         if config.consistency == "sharded":
-            gradients = make_one_by_one(mine, memory)
+            gradients = make_one_by_one(mine, memory, watch)
             if memory is None:  # compiles; a replay would remember it
                 state, _ = gradients.take(state, actor, as_trajectory(self._slot), 0, 0.0)
                 gradients.gradient(state, 0)
             self._learning: Any = gradients
-            return Sharded(ports, index, packing, gradients, parts)
+            return Sharded(ports, index, packing, gradients, parts, watch)
         wild = config.consistency == "hogwild"
         if memory is not None and parts.actors > 1 and config.consistency != "gossip":
-            self._learning = one_by_one = ReplayGradients(mine, memory)
-            return Stepwise(ports["weights"], index, packing, one_by_one, wild, parts)
-        self._learning = update = make_update(mine, memory)
+            self._learning = one_by_one = ReplayGradients(mine, memory, watch)
+            return Stepwise(ports["weights"], index, packing, one_by_one, wild, parts, watch)
+        self._learning = update = make_update(mine, watch, memory)
         update.compile(state, actor, 1)
         mask = packing.mask(critic=index % 2 == 1) if config.split else None
         if config.consistency == "gossip":
@@ -244,7 +245,8 @@ class Statistics:
             if versions[0] == known:
                 return [mine]
             shared = self._packing.unpack_statistics(rows[0], state).obs
-            return [to_vector(_merged(shared, brought))]
+            merged = to_vector(_merged(shared, brought))
+            return [merged if np.isfinite(merged).all() else rows[0]]  # the update that overflowed them was dropped
 
         count = yield from self._table.change([0], by)
         self._version = count if count - 1 == known else -1

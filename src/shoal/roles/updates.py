@@ -14,6 +14,7 @@ from shoal.core.trajectory import Trajectory, as_trajectory
 from shoal.roles.compiled import compiled, metric_name
 from shoal.roles.parts import Parts
 from shoal.roles.replaying import Replaying, ReplayUpdate
+from shoal.roles.soundness import SOUND, Watch, seen_in
 
 
 class Update(Protocol):
@@ -25,7 +26,10 @@ class Update(Protocol):
     def __call__(
         self, state: LearnerState, acted: Any, trajectories: Sequence[Trajectory], version: int, progress: float
     ) -> tuple[LearnerState, ActorState, dict[str, float]]:
-        """(state, what acts next, metrics) after an unroll of every lane, which `acted` had acted."""
+        """(state, what acts next, metrics) after an unroll of every lane, which `acted` had acted.
+
+        An update that comes to something that is not finite is dropped: the state is the one from before it.
+        """
 
     def snapshots(self) -> Snapshot:
         """What its successor needs besides the state, by part."""
@@ -34,8 +38,8 @@ class Update(Protocol):
 class UnrollUpdate:
     """Each unroll once: `prepare`, then epochs x minibatches, in one call."""
 
-    def __init__(self, parts: Parts) -> None:
-        self._parts = parts
+    def __init__(self, parts: Parts, watch: Watch) -> None:
+        self._parts, self._watch = parts, watch
         self._update = compiled(parts.algorithm).update
 
     def compile(self, state: LearnerState, acted: Any, lanes: int) -> None:
@@ -46,13 +50,22 @@ class UnrollUpdate:
         self, state: LearnerState, acted: Any, trajectories: Sequence[Trajectory], version: int, progress: float
     ) -> tuple[LearnerState, ActorState, dict[str, float]]:
         key = key_data(self._parts.seed, LEARNING, version)
-        state, actor, metrics = self._update(state, acted, trajectories, key, np.float32(progress))
-        return state, actor, {metric_name(name): float(value) for name, value in metrics.items()}
+        after, actor, found = self._update(state, acted, trajectories, key, np.float32(progress))
+        verdict = bool(found.pop(SOUND))
+        metrics = {metric_name(name): float(value) for name, value in found.items()}
+        if verdict:
+            self._watch.good()
+            return after, actor, metrics
+        algorithm = self._parts.algorithm
+        self._watch.bad(seen_in(algorithm, state, metrics, trajectories))
+        return state, algorithm.actor_state(state), metrics
 
     def snapshots(self) -> Snapshot:
         return {}
 
 
-def make_update(parts: Parts, memory: Replaying | None = None) -> Update:
+def make_update(parts: Parts, watch: Watch, memory: Replaying | None = None) -> Update:
     """By the kind of experience that the algorithm learns from; `memory` is a replay that is there already."""
-    return ReplayUpdate(parts, memory) if isinstance(parts.algorithm.experience, Replay) else UnrollUpdate(parts)
+    if isinstance(parts.algorithm.experience, Replay):
+        return ReplayUpdate(parts, watch, memory)
+    return UnrollUpdate(parts, watch)

@@ -26,6 +26,7 @@ from shoal.run.files import Corrupt
 
 S = TypeVar("S", bound=msgspec.Struct)
 FORMAT = 1
+WEIGHTS = "state/params/"  # where the names of weights begin
 _DATA = re.compile(r"step-(\d+)(?:\.\d+)?\.safetensors")
 _MANIFEST = re.compile(r"step-(\d+)\.json")
 
@@ -83,7 +84,17 @@ class Checkpoints:
     def save(
         self, step: int, arrays: Mapping[str, Any], meta: Mapping[str, Any] | None = None, score: float | None = None
     ) -> Path | None:
-        """Commit a checkpoint and return its manifest's path; None, after one alert, when the disk refuses."""
+        """Commit a checkpoint and return its manifest's path; None, after one alert, when the disk refuses.
+
+        Weights that are not finite are refused in the same way: what was saved before is worth more.
+        """
+        spoilt = [name for name, array in arrays.items() if name.startswith(WEIGHTS) and not np.isfinite(array).all()]
+        if spoilt:
+            self._alert_once(
+                f"no checkpoint at step {step}: {spoilt[0]!r} is not finite, and so are {len(spoilt) - 1} other arrays;"
+                " the earlier ones are intact"
+            )
+            return None
         data = tensors.encode(arrays)
         try:
             files.make_directory(self.folder)
@@ -176,11 +187,17 @@ class Checkpoints:
     def load(self, which: str | int | Path = "last") -> Loaded:
         """The checkpoint `last`, `best`, of a step, or at a path (of either file).
 
-        A damaged one is reported through `on_alert`, and the one before it is loaded. `BadInput` when none is left.
+        A damaged one is reported through `on_alert`, and the one before it is loaded. `BadInput` when none is left, or
+        when none has a score and the best is asked for.
         """
         candidates = self._manifests(quiet=False)
         if which == "best":
             best = self._best_of(candidates)
+            if best is None and candidates:
+                raise BadInput(
+                    f"no best checkpoint in {str(self.folder)!r}: none was saved after a full window of episodes;"
+                    " load the last"
+                )
             candidates = [m for m in candidates if m.step == best] + [m for m in candidates if m.step != best]
         elif which != "last":
             step = self._step_of(which)

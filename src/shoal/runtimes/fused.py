@@ -6,6 +6,7 @@ The loop makes as many updates a call as fit into a quarter of a second, so that
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -19,16 +20,18 @@ import numpy as np
 from shoal.core.algorithm import Replay
 from shoal.core.errors import BadInput
 from shoal.core.keys import ACTING, LEARNING, STARTS, key_data, keys_in_a_row
-from shoal.core.program import Fault, Part, Program, Report, Snapshot
+from shoal.core.program import Context, Fault, Part, Program, Report, Snapshot
 from shoal.core.trajectory import Array, Trajectory
 from shoal.roles.compiled import act, metric_name, over_all, update
 from shoal.roles.episodes import EpisodeTracker
 from shoal.roles.parts import Parts, named_leaves, restore_leaves
+from shoal.roles.soundness import SOUND, Watch, kept, largest, seen_in
 from shoal.runtimes.session import Event
 
 CALL_SECONDS = 0.25
 MOST_STEPS = 1 << 19  # of a call: bounds the memory that its rewards take
 MOST_UPDATES = 1024
+SEEN = "seen/largest"  # observation and reward of an update that was dropped, among its metrics
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,6 +113,8 @@ class FusedSession:
         if "loop" in parts.snapshots:
             self._loop = self._loop._replace(**restore_leaves(self._moving(), parts.snapshots["loop"]))
             self._tracker.restore(parts.snapshots["episodes-0"])
+        self._faults: deque[Fault] = deque()
+        self._watch = Watch(Context(name="loop", fault=self._faults.append))
         self._capacity = int(np.clip(MOST_STEPS // parts.steps_per_update, 1, MOST_UPDATES))
 
     def __iter__(self) -> Iterator[Event]:
@@ -157,6 +162,11 @@ class FusedSession:
             name = parts.algorithm.task.spec.name
             what = f"{name}: {lost} episodes dropped in {updates} updates: an observation or a reward was not finite"
             yield Fault(role="loop", kind="env_nan", detail=what)
+        metrics = {name: np.asarray(values)[:updates] for name, values in told.metrics.items()}
+        fine, largest_seen = metrics.pop(SOUND), metrics.pop(SEEN)
+        yield from self._judged(fine, largest_seen, metrics)
+        if not fine.all() and fine.any():  # of what was dropped nothing counts
+            metrics = {name: values[fine] for name, values in metrics.items()}
         rows = (seen.reward, seen.boundary, seen.valid, seen.first)
         in_a_row = (array[:updates].reshape(-1, parts.envs) for array in rows)  # the updates one after another
         episodes = tuple(self._tracker.take(*in_a_row))
@@ -166,12 +176,27 @@ class FusedSession:
             began_at=began,
             ended_at=ended,
             episodes=episodes,
-            metrics={metric_name(n): over_all(n, np.asarray(m)[:updates]) for n, m in told.metrics.items()}
+            metrics={metric_name(n): over_all(n, m) for n, m in metrics.items()}
             | {"lag/versions": 0.0, "lag/max": 0.0},
             state=self._loop.learner,
             lags={0: updates * parts.steps_per_update},
             looks=self._looks(told.learners, version - updates, version),
         )
+
+    def _judged(self, fine: np.ndarray, largest_seen: np.ndarray, metrics: dict[str, np.ndarray]) -> Iterator[Event]:
+        """A word for each update of a call that was dropped, by what was seen of it."""
+        if fine.all():
+            self._watch.good()
+            return
+        for i, good in enumerate(fine):
+            if good:
+                self._watch.good()
+                continue
+            numbers = {name: float(values[i]) for name, values in metrics.items()}
+            numbers |= dict(zip(("seen/obs", "seen/reward"), largest_seen[i].tolist(), strict=True))
+            self._watch.bad(seen_in(self._parts.algorithm, self._loop.learner, numbers))
+        while self._faults:
+            yield self._faults.popleft()
 
     def _looks(self, learners: Any, before: int, after: int) -> list[tuple[int, Any]]:
         every = self._parts.report_every
@@ -252,9 +277,12 @@ class FusedSession:
         }
         version = jnp.zeros(rows["reward"].shape, jnp.int32)
         trajectory = Trajectory(**whole, carry=loop.carry, version=version)
-        learner, actor, metrics = update(algorithm, loop.learner, loop.actor, [trajectory], keys[1], progress)
+        after, _, metrics = update(algorithm, loop.learner, loop.actor, [trajectory], keys[1], progress)
+        fine = metrics[SOUND]
+        learner = kept(fine, after, loop.learner)
+        metrics |= {SEEN: jax.lax.cond(fine, lambda: jnp.zeros(2), lambda: largest([trajectory]))}
         seen = Seen(rows["reward"], rows["boundary"], rows["valid"], rows["first"], lost.sum())
-        return Loop(learner, actor, envs, carry, first, loop.starts), seen, metrics
+        return Loop(learner, algorithm.actor_state(learner), envs, carry, first, loop.starts), seen, metrics
 
     def snapshots(self) -> Snapshot:
         return {"loop": Part(named_leaves(self._moving())), "episodes-0": Part(self._tracker.snapshot())}

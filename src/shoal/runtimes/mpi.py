@@ -201,7 +201,7 @@ class MpiSession:
             elif word.kind == "env_broken":
                 raise EnvFault(word.detail)
             else:
-                self._faults.append(Fault(role=name, kind=word.kind, detail=word.detail))
+                self._faults.append(Fault(role=name, kind=word.kind, detail=word.detail, in_a_row=word.in_a_row))
 
     def _watch(self) -> None:
         """Hear what the others say; end the run when the environment of one hangs."""
@@ -291,7 +291,7 @@ class Follower:
         pulse, cores = self._wiring.pulse, Cores()
 
         def fault(what: Fault) -> None:
-            here.tell(0, Word(what.kind, what.detail))
+            here.tell(0, Word(what.kind, what.detail, what.in_a_row))
 
         context = Context(name=spec.name, fault=fault, beat=self._beat, env=pulse.env)
         role: Any = None

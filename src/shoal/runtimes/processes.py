@@ -133,6 +133,7 @@ class Message(msgspec.Struct, frozen=True):
 
     kind: str
     detail: str
+    in_a_row: int = 0
 
 
 @dataclass
@@ -257,7 +258,8 @@ class ProcessesSession:
                 raise RunFailed(f"{child.spec.name} died: {message.detail.splitlines()[-1]}", detail=message.detail)
             if message.kind == "env_broken":
                 raise EnvFault(message.detail)
-            self._faults.append(Fault(role=child.spec.name, kind=message.kind, detail=message.detail))
+            name, row = child.spec.name, message.in_a_row
+            self._faults.append(Fault(role=name, kind=message.kind, detail=message.detail, in_a_row=row))
 
     def _replace(self, child: Child, kind: str, detail: str) -> None:
         """A successor takes over the lane: what its predecessor had not pushed is collected anew."""

@@ -42,6 +42,7 @@ class Word(msgspec.Struct, frozen=True):
 
     kind: str
     detail: str = ""
+    in_a_row: int = 0  # of a fault
 
 
 class Ranks:

@@ -32,8 +32,8 @@ def main(argument: str) -> None:
     killed_with_parent()  # also while an environment hangs and holds Python's lock; the thread covers what came before
     threading.Thread(target=_die_with_parent, args=(wiring.lifetime,), daemon=True).start()
 
-    def say(kind: str, detail: str) -> None:
-        os.write(wiring.messages, msgspec.json.encode(Message(kind, detail)) + b"\n")
+    def say(kind: str, detail: str, in_a_row: int = 0) -> None:
+        os.write(wiring.messages, msgspec.json.encode(Message(kind, detail, in_a_row)) + b"\n")
 
     try:
         work(wiring, say)
@@ -45,7 +45,7 @@ def main(argument: str) -> None:
         raise SystemExit(1) from None
 
 
-def work(wiring: Wiring, say: Callable[[str, str], None]) -> None:
+def work(wiring: Wiring, say: Callable[[str, str, int], None]) -> None:
     """Attach to the ports, build the role, and run it for ever."""
     pin(wiring.core)
     settle_process()
@@ -57,7 +57,7 @@ def work(wiring: Wiring, say: Callable[[str, str], None]) -> None:
     bells = {name: EventfdBell(fd) for name, fd in wiring.bells.items()}
 
     def fault(what: Fault) -> None:
-        say(what.kind, what.detail)
+        say(what.kind, what.detail, what.in_a_row)
 
     place = Place(wiring.name, bells, file_locks(wiring.arena))
     ports = plain_ports(program.ports, memoryview(arena)[record.nbytes :], place)

@@ -29,6 +29,7 @@ from shoal.roles.parts import Parts
 from shoal.roles.replaying import replay_of, row_record, rows_of, shared_out
 from shoal.roles.shards import Shard
 from shoal.roles.shared import OWN_METRICS, Monitor, SharedParamsConfig, Worker, one_at_a_time
+from shoal.roles.soundness import SOUND
 from shoal.roles.straying import straying_rows
 
 REPLAY_METRICS = ("explore/epsilon", "replay/rows", "replay/gradients")
@@ -146,4 +147,4 @@ def loss_names(parts: Parts) -> tuple[str, ...]:
     acted = jax.eval_shape(algorithm.actor_state, state)
     slot = as_trajectory(parts.record.empty())
     names = compiled(algorithm).update.eval_shape(state, acted, [slot], key_data(0), np.float32(0))[2]
-    return tuple(map(metric_name, names))
+    return tuple(metric_name(name) for name in names if name != SOUND)
