@@ -287,7 +287,7 @@ def test_the_saved_law_is_the_best_on_held_out_conditions(tmp_path: Path) -> Non
     assert saved(c=0.3) == best.law(c=0.3) != last.law(c=0.3)
     assert saved.meta["step"] == best.summary["kept_step"]
     conditions = best.summary["conditions"]
-    assert conditions == {"training": "drawn by random", "choosing": 32, "scoring": 21, "reporting": 128}
+    assert conditions == {"training": "drawn by random", "choosing": 32, "scoring": 21, "reporting": 32}
     assert best.summary["evaluations_of"]["choosing"] == 10 * 32
     assert last.summary["evaluations_of"]["choosing"] == last.summary["conditions"]["choosing"] == 0
 

@@ -24,7 +24,7 @@ from shoal.optimize.truth import Scores, mse, msle, refined
 
 EVERY = 10  # training steps between two looks at the law, as the thesis has it
 CHOOSING = 32  # conditions
-REPORTING = 128
+REPORTING = 32
 REPORTING_ONE_BY_ONE = 16  # where each searched optimum takes hundreds of calls
 KEEP = ("best", "last")
 

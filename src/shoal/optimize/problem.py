@@ -386,8 +386,10 @@ class Problem:
         self._failed: deque[int] = deque()
         self._reasons: deque[str] = deque(maxlen=1)
         self._compiled = jax.jit(self._trace_each)
-        self.evaluations = 0  # points at which `evaluate` called f; a copy (each driver has one) counts its own
-        self._raised = False  # an f called with arrays raised: from then on it is called one by one, and once a point
+        self.evaluations: int = 0  # points at which `evaluate` called f; a copy (each driver has one) counts its own
+        self._raised: bool = (
+            False  # an f called with arrays raised: from then on it is called one by one, and once a point
+        )
 
     def __getstate__(self) -> dict[str, Any]:
         own = ("_failed", "_reasons", "_compiled", "evaluations", "_raised")

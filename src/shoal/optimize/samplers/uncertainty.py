@@ -24,7 +24,7 @@ class UncertaintyStarts:
     """Conditions are drawn evenly; of several random knobs for them, those where the policy's entropy is highest.
 
     Were the conditions chosen by entropy too, the sampler would look for what cannot be learnt. Where f is flat or rugged in
-    its knobs the policy stays wide however often it is asked, so nearly all starts would come from there, and the law would
+    its knobs the policy stays wide however often it is asked, so most starts would come from there, and the law would
     forget the rest. Conditions are given, and the law answers for all of them alike.
 
     It means something only where the policy's spread depends on the state.
