@@ -285,8 +285,9 @@ class Problem:
         each = []
         for device in self.devices:
             if self.kind == "numpy" and not self._raised:
-                values, reason, self._raised = kinds.call_arrays(device, table, rows, self.name)
-                self.evaluations += len(rows) * self._raised  # all of them again, one by one
+                values, reason, raised = kinds.call_arrays(device, table, rows, self.name)
+                self._raised |= raised
+                self.evaluations += len(rows) * raised  # all of them again, one by one
             else:
                 values, reason = kinds.call_rows(device, rows, self.name)
             each.append(values)
@@ -386,10 +387,8 @@ class Problem:
         self._failed: deque[int] = deque()
         self._reasons: deque[str] = deque(maxlen=1)
         self._compiled = jax.jit(self._trace_each)
-        self.evaluations: int = 0  # points at which `evaluate` called f; a copy (each driver has one) counts its own
-        self._raised: bool = (
-            False  # an f called with arrays raised: from then on it is called one by one, and once a point
-        )
+        self.evaluations = 0  # points at which `evaluate` called f; a copy (each driver has one) counts its own
+        self._raised = False  # by an f that is called with arrays: from then on it is called once a point
 
     def __getstate__(self) -> dict[str, Any]:
         own = ("_failed", "_reasons", "_compiled", "evaluations", "_raised")
