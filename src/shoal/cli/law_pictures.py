@@ -29,8 +29,11 @@ def draw(learnt: Learnt, folder: Path) -> list[Path]:
     if problem.n_conditions > 1:
         conditions = _along(problem.n_conditions, ALONG)
     if problem.n_conditions:
+        points = problem.join(
+            law.answers(conditions)[:, : problem.knob_width], conditions
+        )  # exactly these: known optima
         for axis in problem.knobs:
-            found = pictures.answers(problem, law.answers(conditions), axis.name)
+            found = pictures.answers(problem, points, axis.name)
             columns = (found.at, found.law, found.best, found.law_values, found.best_values)
             figures[f"answers-{axis.name}"] = landscape.answers(*columns, names=(found.knob, found.condition))
     real = [axis for axis in problem.axes if isinstance(axis, Real)]
