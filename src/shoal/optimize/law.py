@@ -243,7 +243,7 @@ def load(path: str | Path, problem: Any = None) -> Law:
         problem,
         weights,
         int(meta["time_steps"]),
-        {k: meta[k] for k in ("activation", "time_steps", "own_scale", "bounded") if k in meta},
+        {k: meta[k] for k in ("activation", "time_steps", "own_scale", "bounded", "step") if k in meta},
     )
 
 
