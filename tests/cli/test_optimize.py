@@ -139,9 +139,9 @@ def test_pictures_are_left_however_quiet_it_is(folder: Path, capfd: pytest.Captu
     names = ["answers-bias.png", "answers-mode.png", "answers-taps.png", "contour.png", "curve.png"]
     assert sorted(path.name for path in (folder / "run").glob("*.png")) == names == sorted(got["pictures"])
     assert all((folder / "run" / name).read_bytes().startswith(b"\x89PNG") for name in names)
-    assert got["evaluations_of"]["pictures"] == 21 * 21 + 3 * 16  # the optima of the report are known
+    assert got["evaluations_of"]["pictures"] == 21 * 21 + 3 * 32  # the optima of the report are known
     assert json.loads((folder / "run" / "summary.json").read_text()) == got
-    assert got["kept"] == "best" and got["conditions"]["reporting"] == got["regret"]["n"] == 16
+    assert got["kept"] == "best" and got["conditions"]["reporting"] == got["regret"]["n"] == 32
 
 
 def test_keep_last(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:

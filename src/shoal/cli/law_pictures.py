@@ -14,7 +14,7 @@ from shoal.optimize.judge import reporting_conditions
 from shoal.optimize.learn import Learnt
 
 SIDE = 101  # of the surface's grid
-SIDE_ONE_BY_ONE = 21  # where each point is a call of f
+SIDE_CALLED = 21  # where f is called from Python
 ALONG = 16  # conditions of a line through a box of several
 
 
@@ -38,7 +38,7 @@ def draw(learnt: Learnt, folder: Path) -> list[Path]:
             figures[f"answers-{axis.name}"] = landscape.answers(*columns, names=(found.knob, found.condition))
     real = [axis for axis in problem.axes if isinstance(axis, Real)]
     if len(real) > 1:
-        seen = pictures.surface(problem, side=SIDE if problem.kind != "python" else SIDE_ONE_BY_ONE)
+        seen = pictures.surface(problem, side=SIDE if problem.traceable else SIDE_CALLED)
         line = None
         if seen.names[1] in [axis.name for axis in problem.conditions]:
             told = problem.denormalise(law.answers(_along(problem.n_conditions, 101)))
