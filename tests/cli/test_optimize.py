@@ -129,6 +129,28 @@ def test_an_own_function_with_a_config(folder: Path, capfd: pytest.CaptureFixtur
     )
 
 
+@pytest.mark.parametrize("quiet", ["", " --quiet"])
+def test_pictures_are_left_however_quiet_it_is(folder: Path, capfd: pytest.CaptureFixture[str], quiet: str) -> None:
+    words = (
+        f"own_law_functions:f --config problem.toml --runtime inline --steps 20 --episodes 4 --out run --json{quiet}"
+    )
+    assert shoal(words) == 0
+    got = last_line(capfd.readouterr().out)
+    names = ["answers-bias.png", "answers-mode.png", "answers-taps.png", "contour.png", "curve.png"]
+    assert sorted(path.name for path in (folder / "run").glob("*.png")) == names == sorted(got["pictures"])
+    assert all((folder / "run" / name).read_bytes().startswith(b"\x89PNG") for name in names)
+    assert got["evaluations_of"]["pictures"] == 21 * 21 + 3 * 32  # the optima of the report are known
+    assert json.loads((folder / "run" / "summary.json").read_text()) == got
+    assert got["kept"] == "best" and got["conditions"]["reporting"] == got["regret"]["n"] == 32
+
+
+def test_keep_last(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    assert shoal("sphere --steps 25 --episodes 12 --keep last --out run --json") == 0
+    captured = capfd.readouterr()
+    assert last_line(captured.out)["kept_step"] == 25
+    assert "law: step 25, the last; regret" in captured.err
+
+
 def test_help_names_every_flag(capsys: pytest.CaptureFixture[str]) -> None:
     assert shoal("--help") == 0
     text = capsys.readouterr().out
@@ -146,7 +168,7 @@ def test_help_names_every_flag(capsys: pytest.CaptureFixture[str]) -> None:
         "seed",
         "out",
     )
-    for flag in (*flags, "quiet", "json", "config"):
+    for flag in (*flags, "keep", "quiet", "json", "config"):
         assert f"--{flag}" in text, flag
 
 
@@ -165,6 +187,7 @@ CASES = {
     "branin --dims 3": ["--dims 3", "branin"],
     "ackley --algo dqn": ["'dqn'", "reinforce"],
     "ackley --sampler latin": ["'latin'", "latin_hypercube"],
+    "ackley --keep first": ["'first'", "best, last"],
     "ackley --drivers 0": ["--drivers", "0"],
     "ackley --steps 0": ["--steps", "0"],
     "ackley --steps 1e3": ["--steps", "'1e3'"],

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+import json
 import math
 from pathlib import Path
 from typing import Any
@@ -16,6 +18,8 @@ from shoal.core.weights import params_hash
 from shoal.optimize import Problem
 from shoal.optimize.functions import make
 from shoal.optimize.learn import Learnt, learn
+
+learning = importlib.import_module("shoal.optimize.learn")  # the package's name `learn` is the function
 
 
 def lowest(c: Any) -> Any:
@@ -203,23 +207,89 @@ def test_a_function_that_fails_on_its_drivers_alone_ends_the_run(tmp_path: Path)
     assert len(calls) < 100_000, "not by the end of the budget"
 
 
-def test_the_budget_counts_evaluations(tmp_path: Path) -> None:
-    calls = []
+def counted(f: Any = bowl) -> tuple[Any, list[int]]:
+    """f, and how many points each of its calls had."""
+    calls: list[int] = []
 
-    def counted(x: float, c: float) -> float:
-        calls.append(x)
+    def counting(x: Any, c: Any) -> Any:
+        calls.append(int(np.size(x)))
+        return f(x, c)
+
+    return counting, calls
+
+
+@pytest.mark.parametrize("budget", [99, 100, 190, 999, 1000, 1100])
+def test_no_call_of_f_exceeds_the_budget(tmp_path: Path, budget: int) -> None:
+    """f itself counts, from before the problem is made: seven points tell that it takes neither tracers nor arrays."""
+    f, calls = counted(lambda x, c: bowl(x, c) if x < 2 else 0.0)
+    problem = line("auto", f)
+    assert problem.kind == "python" and problem.probes == sum(calls)
+    law = shoal.learn_to_optimize(problem, drivers=3, budget=budget, runtime="inline", out=tmp_path / "run")
+    assert sum(calls) <= budget and isinstance(law, shoal.optimize.Law)
+    told = json.loads((tmp_path / "run" / "summary.json").read_text())["evaluations_of"]
+    assert sum(told.values()) == sum(calls) and told["scoring"] == told["reporting"] == 0
+    assert told["training"] % 90 == 0 and told["choosing"] == 64 * (told["training"] > 900)
+
+
+def test_failures_do_not_exceed_the_budget(tmp_path: Path) -> None:
+    """One point in four fails, and arrays that hold one raise as a whole."""
+
+    def shaky(x: Any, c: Any) -> Any:
+        if np.any(np.abs(x * 1e4).astype(int) % 4 == 0):
+            raise ValueError("no convergence")
         return bowl(x, c)
 
-    problem = line("python", counted)
-    calls.clear()
-    shoal.learn_to_optimize(problem, drivers=3, budget=1000, runtime="inline", out=tmp_path / "run")
-    assert len(calls) == 11 * 30 * 3 + 1  # eleven updates fit, and one evaluation tried f out
+    for kind in ("python", "numpy"):
+        f, calls = counted(shaky)
+        problem = line(kind, f)
+        shoal.learn_to_optimize(problem, drivers=3, budget=1300, runtime="inline", out=tmp_path / kind)
+        assert 800 < sum(calls) <= 1300, kind
+
+
+def test_too_small_a_budget_is_refused_without_a_call(tmp_path: Path) -> None:
+    f, calls = counted()
+    problem = line("python", f)
     with pytest.raises(BadInput, match="budget is 10: one update takes 90 evaluations"):
         shoal.learn_to_optimize(problem, drivers=3, budget=10)
+    with pytest.raises(BadInput, match="budget is 91: one update takes 90 evaluations, and 2 are set aside"):
+        shoal.learn_to_optimize(problem, drivers=3, budget=91, runtime="inline", out=tmp_path / "run")
     with pytest.raises(BadInput, match="one update takes 96 evaluations"):  # episodes that eight drivers can share
         shoal.learn_to_optimize(problem, drivers=8, budget=10)
     with pytest.raises(BadInput, match="one update takes 90 evaluations"):  # fused has one actor
         shoal.learn_to_optimize(line("jax"), drivers=8, budget=10)
+    assert not calls and not (tmp_path / "run").exists()
+
+
+def test_a_law_is_steadier_than_the_weights_that_it_averages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a rate that does not fall, what the noise of an update moves is averaged away."""
+    steady = {"algo.learning_rate": 3e-3, "algo.final_rate": 1.0}
+    scores = {}
+    for memory in (learning.MEMORY, 0.0):
+        monkeypatch.setattr(learning, "MEMORY", memory)
+        out = tmp_path / f"{memory}"
+        scores[memory] = quick(make("ackley", shift=0.3), out, steps=600, score=True, settings=steady).mse.values
+    averaged, plain = (np.mean(values[30:]) for values in scores.values())
+    assert averaged < 0.8 * plain
+
+
+def test_the_saved_law_is_the_best_on_held_out_conditions(tmp_path: Path) -> None:
+    """A rate that is too high to settle: laws come and go, and the last is not the best."""
+    wild = {"algo.learning_rate": 0.05, "algo.final_rate": 1.0}
+    laws = {}
+    for keep in ("best", "last"):
+        laws[keep] = quick(line("jax"), tmp_path / keep, steps=95, score=True, keep=keep, settings=wild)
+    best, last = laws["best"], laws["last"]
+    assert last.summary["kept_step"] == 95 and last.summary["regret"] == last.summary["regret_of_last"]
+    assert best.summary["regret_of_last"] == last.summary["regret"]  # the training is the same
+    assert best.summary["kept"] == "best" and best.summary["kept_step"] < 95
+    assert best.summary["regret"]["mean"] < last.summary["regret"]["mean"]
+    saved = shoal.optimize.load(tmp_path / "best" / "law.safetensors", line("jax"))
+    assert saved(c=0.3) == best.law(c=0.3) != last.law(c=0.3)
+    assert saved.meta["step"] == best.summary["kept_step"]
+    conditions = best.summary["conditions"]
+    assert conditions == {"training": "drawn by random", "choosing": 32, "scoring": 21, "reporting": 32}
+    assert best.summary["evaluations_of"]["choosing"] == 10 * 32
+    assert last.summary["evaluations_of"]["choosing"] == last.summary["conditions"]["choosing"] == 0
 
 
 @pytest.mark.parametrize(
@@ -228,6 +298,7 @@ def test_the_budget_counts_evaluations(tmp_path: Path) -> None:
         ({"drivers": 0}, "drivers is 0"),
         ({"steps": 0}, "steps is 0"),
         ({"episodes": 7, "drivers": 2, "runtime": "inline"}, "episodes is 7.*multiple of the 2 drivers"),
+        ({"keep": "first"}, "'first'.*best, last"),
         ({"algo": "dqn"}, "'dqn'.*reinforce, ppo"),
         ({"sampler": "lattice"}, "'lattice'"),
         ({"runtime": "fuzed"}, "'fuzed'"),

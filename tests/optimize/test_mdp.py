@@ -128,6 +128,21 @@ def test_what_fails_is_dropped_and_the_others_go_on() -> None:
     assert kind == "f_failed" and "f: 2 episodes dropped so far: it returned nan" in told
 
 
+@pytest.mark.parametrize("share", [0.0, 0.3, 1.0])
+def test_failures_cost_no_evaluation(share: float) -> None:
+    """T + 1 calls for each episode of an unroll, however many fail."""
+    calls: list[float] = []
+    draw = np.random.default_rng(0)
+
+    def unsure(x: float, mode: int, n: int, c: float) -> float:
+        calls.append(x)
+        return float("nan") if draw.random() < share else f(x, mode, n, c)
+
+    slot, _ = unroll(tuning(problem("python", unsure)), actions(), starts())
+    assert len(calls) == (T + 1) * B
+    assert np.isfinite(slot["reward"]).all() and np.isfinite(slot["obs"]).all()
+
+
 def test_faults_name_the_reason_and_grow_rarer() -> None:
     def bad(x: float, mode: int, n: int, c: float) -> float:
         raise ValueError("the solver did not converge")

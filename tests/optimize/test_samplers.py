@@ -114,7 +114,9 @@ def test_uncertainty_takes_the_candidate_of_highest_entropy() -> None:
     starts = UncertaintyStarts(cube_of(MIXED), algorithm, candidates=16)
     key = jax.random.key(5)
     points, _ = compiled_starts(starts, 6)((), actor, jax.random.key_data(key))
-    candidates = cube_of(MIXED).points(jax.random.uniform(key, (6 * 16, 4)))
+    unit = np.array(jax.random.uniform(key, (6, 16, 4)))
+    unit[:, :, 3] = unit[:, :1, 3]  # one condition for all candidates of a start
+    candidates = cube_of(MIXED).points(jnp.asarray(unit.reshape(6 * 16, 4)))
     entropy = np.asarray(entropy_of(algorithm, actor, candidates)).reshape(6, 16)
     chosen = np.asarray(candidates).reshape(6, 16, -1)[np.arange(6), entropy.argmax(1)]
     np.testing.assert_array_equal(np.asarray(points), chosen)
@@ -122,6 +124,18 @@ def test_uncertainty_takes_the_candidate_of_highest_entropy() -> None:
     plain = entropy_of(algorithm, actor, draw(RandomStarts(cube_of(MIXED)), 256)[0])
     asked = entropy_of(algorithm, actor, draw(starts, 256, actor=actor)[0])
     assert float(asked.mean()) > float(plain.mean()) + 0.2
+
+
+def test_uncertainty_shuns_no_condition() -> None:
+    """A policy that is wide for high conditions alone: starts there must not crowd out the others."""
+
+    class Wide:
+        def uncertainty(self, actor: Any, obs: Any) -> Any:
+            return 10.0 * obs[:, 1] - jnp.abs(obs[:, 0])
+
+    points = draw(UncertaintyStarts(Cube((1, 1), conditions=1), Wide()), 1000)[0]
+    assert bins(points)[1].min() > 60
+    assert np.abs(points[:, 0]).mean() < 0.15  # the knob is where it is least sure
 
 
 def test_uncertainty_is_random_where_the_spread_does_not_depend_on_the_state() -> None:
@@ -221,7 +235,7 @@ def test_two_samplers_never_share_a_compiled_function() -> None:
     ]
     assert len(set(distinct)) == len(distinct)
     assert len({id(compiled_starts(starts, 4)) for starts in distinct}) == len(distinct)
-    assert compiled_starts(RandomStarts(cube), 4) is compiled_starts(RandomStarts(Cube(cube.widths)), 4)
+    assert compiled_starts(RandomStarts(cube), 4) is compiled_starts(RandomStarts(Cube(*cube)), 4)
 
 
 def test_a_grid_of_too_many_sides_is_refused() -> None:

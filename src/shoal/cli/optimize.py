@@ -15,6 +15,7 @@ from shoal.core.errors import BadInput, nearest
 SWITCHES = ("quiet", "json", "help")
 OPTIONS = (
     "dims", "free", "shift", "algo", "sampler", "drivers", "steps", "episodes", "time-steps", "runtime", "seed", "out", "config",
+    "keep",
 )  # fmt: skip
 
 USAGE = """usage: shoal optimize FUNCTION [--dims N] [--free K] [--shift S] [--sampler NAME] [--drivers D] [--steps N] ...
@@ -40,7 +41,8 @@ schwefel, styblinski_tang, branin, himmelblau) or your own, module:function, wit
   --time-steps T      of each episode (2)
   --runtime NAME      fused where f can be traced by JAX, else processes; or inline, threads
   --seed S            (0)
-  --out FOLDER        the run folder; the law is law.safetensors in it
+  --keep NAME         which law is saved: best, on conditions that are held out from training, or last (best)
+  --out FOLDER        the run folder; the law is law.safetensors in it, with pictures beside it
   --algo.FIELD, --net.FIELD, --runtime.FIELD   as in shoal train
   --quiet, --json     no progress; one JSON object as the last line of standard output
 """
@@ -71,15 +73,28 @@ def run(words: list[str]) -> int:
         runtime=plain.options.get("runtime"),
         seed=whole_number(plain, "seed", 0, least=0),
         out=plain.options.get("out"),
+        keep=plain.options.get("keep", "best"),
         quiet=quiet,
         started_at=started_at(),
         settings=settings,
     )
+    _draw(learnt)
     if not quiet:
         _tell(learnt.summary)
     if "json" in parsed.switches:
         print(msgspec.json.encode(learnt.summary).decode(), flush=True)
     return 0
+
+
+def _draw(learnt: Any) -> None:
+    """Leave the pictures, and say in the summary what they took."""
+    from shoal.cli.law_pictures import draw
+    from shoal.run.folder import RunFolder
+
+    folder, before = RunFolder.open(learnt.summary["run"]), learnt.law.problem.evaluations
+    learnt.summary["pictures"] = [path.name for path in draw(learnt, folder.path)]
+    learnt.summary["evaluations_of"]["pictures"] = learnt.law.problem.evaluations - before
+    folder.write_json(folder.summary_path, learnt.summary)
 
 
 def _problem(name: str, words: Words) -> Any:
@@ -142,4 +157,8 @@ def _tell(summary: Mapping[str, Any]) -> None:
     print(f"{s['function']}: {s['steps']:,} updates of {s['episodes']} episodes, {speed}", file=sys.stderr)
     ends = f"first 1,000 steps {s['first_mse_mean']:.4g}, last 1,000 {s['last_mse_mean']:.4g}, best {s['best_mse']:.4g}"
     print(f"MSE over the conditions: {ends}", file=sys.stderr)
+    n, lost = s["conditions"], s["regret"]
+    regret = f"regret {lost['mean']:.4g}, worst {lost['worst']:.4g}, over {n['reporting']} others"
+    chosen = f"the best of the run over {n['choosing']} held-out conditions" if s["kept"] == "best" else "the last"
+    print(f"law: step {s['kept_step']:,}, {chosen}; {regret}", file=sys.stderr)
     print(f"law: {s['run']}/law.safetensors", file=sys.stderr)

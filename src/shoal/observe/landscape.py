@@ -83,6 +83,17 @@ def answers(
     return figure
 
 
+def curve(steps: np.ndarray, scores: np.ndarray, name: str) -> Figure:
+    """A law's score over training steps. Both [N]; the score has a logarithmic scale where it allows one."""
+    figure, axes = _figure()
+    axes.plot(steps, scores, color=BLUE, lw=1.4)
+    if (scores[np.isfinite(scores)] > 0).any():
+        axes.set_yscale("log")
+    axes.xaxis.set_major_formatter(EngFormatter(sep=""))
+    _label(axes, "training steps", name)
+    return figure
+
+
 def break_even(queries: float, at: np.ndarray, law: np.ndarray, baselines: dict[str, np.ndarray]) -> Figure:
     """Seconds over the number of queries: a law that was learnt once, and baselines that search each time. All [P]."""
     figure, axes = _figure()

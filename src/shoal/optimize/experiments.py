@@ -67,6 +67,7 @@ def samplers(size: Mapping[str, Any], folder: Path, tell: Tell) -> dict[str, Any
                     steps=config.steps,
                     episodes=config.episodes,
                     seed=seed,
+                    keep="last",
                     out=out,
                 )
                 runs.append(whole(learnt, config.steps))
@@ -126,6 +127,7 @@ def convergence(size: Mapping[str, Any], folder: Path, tell: Tell) -> dict[str, 
                     episodes=config.episodes,
                     runtime=where,
                     seed=seed,
+                    keep="last",
                     out=out,
                     settings=settings,
                 )

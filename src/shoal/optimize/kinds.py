@@ -110,16 +110,20 @@ def call_rows(f: Function, rows: Sequence[Row], who: str) -> tuple[np.ndarray, s
     return values, reason
 
 
-def call_arrays(f: Function, table: Table, rows: Sequence[Row], who: str) -> tuple[np.ndarray, str | None]:
-    """As `call_rows`, in one call on arrays. If that raises, one by one: a bad row must not cost the others."""
+def call_arrays(f: Function, table: Table, rows: Sequence[Row], who: str) -> tuple[np.ndarray, str | None, bool]:
+    """As `call_rows`, in one call on arrays. If that raises, one by one: a bad row must not cost the others.
+
+    Also tells whether it raised.
+    """
     try:
         values = call_batch(f, table, len(rows), who)
     except BadInput:
         raise
     except Exception:
-        return call_rows(f, rows, who)
+        return *call_rows(f, rows, who), True
     failed = ~np.isfinite(values)
-    return np.where(failed, np.nan, values), "it returned a value that is not finite" if failed.any() else None
+    why = "it returned a value that is not finite" if failed.any() else None
+    return np.where(failed, np.nan, values), why, False
 
 
 def trace(f: Function, table: Table) -> Array:

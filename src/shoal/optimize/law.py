@@ -100,11 +100,15 @@ class Law:
         return self.points(self.problem.join(self.problem.mid(), conditions))
 
     def regret(self, n: int = 256, seed: int = 0) -> Regret:
-        """Against a searched optimum at n random conditions."""
+        """Against a searched optimum at n random conditions, which neither trained nor chose the law."""
+        return self.regret_at(self.problem.sample_conditions(np.random.default_rng(seed), n), seed)
+
+    def regret_at(self, conditions: np.ndarray, seed: int = 0) -> Regret:
+        """Against a searched optimum at these conditions [N, n_conditions], from -1 to 1."""
         from shoal.optimize.truth import refined
 
         self._needs_f()
-        conditions = np.asarray(self.problem.sample_conditions(np.random.default_rng(seed), n))
+        conditions = np.asarray(conditions)
         gap = np.asarray(self.problem.evaluate(self.answers(conditions))) - np.asarray(
             refined(self.problem, conditions, seed)
         )
@@ -239,7 +243,7 @@ def load(path: str | Path, problem: Any = None) -> Law:
         problem,
         weights,
         int(meta["time_steps"]),
-        {k: meta[k] for k in ("activation", "time_steps", "own_scale", "bounded") if k in meta},
+        {k: meta[k] for k in ("activation", "time_steps", "own_scale", "bounded", "step") if k in meta},
     )
 
 

@@ -12,19 +12,30 @@ import numpy as np
 
 from shoal.core.errors import BadInput, RunFailed
 from shoal.core.program import Report
-from shoal.experiment import merge, resolve
+from shoal.experiment import Plan, merge, resolve
 from shoal.launch.compose import make_algorithm
 from shoal.launch.training import Training
+from shoal.optimize.judge import (
+    CHOOSING,
+    EVERY,
+    KEEP,
+    Chooser,
+    Scorer,
+    Watch,
+    choosing_conditions,
+    choosing_evaluations,
+    reporting_conditions,
+)
 from shoal.optimize.law import Law, Weights
 from shoal.optimize.mdp import ProblemSource
 from shoal.optimize.problem import Problem
-from shoal.optimize.truth import Scores, mse, msle, refined
+from shoal.optimize.truth import Scores
 from shoal.roles.parts import named_leaves
 from shoal.run.folder import RunFolder
 
-SCORE_EVERY = 10  # training steps between two scores, as the thesis has it
 EPISODES = 30  # of an update, unless the user says otherwise
 PROBES = 64  # evaluations that may fail, one after another, before f is refused
+MEMORY = 0.8  # share of the averaged weights that stays at each look: the last fifty updates count most
 HOPELESS = 10  # updates without one finished episode after which training gives up
 
 # A law must be exact, not only good: the learning rate falls to nothing, and the policy's spread depends on the state. An
@@ -77,13 +88,18 @@ def learn(
     out: str | Path | None = None,
     quiet: bool = True,
     score: bool = True,
+    keep: str = "best",
+    budget: int | None = None,
     started_at: float | None = None,
     settings: Mapping[str, Any] | None = None,
 ) -> Learnt:
     """Train for `steps` updates of `episodes` episodes, shared out among the drivers.
 
     `fused` where f can be traced, else `processes`; `episodes` is 30, or the next multiple of the drivers; `settings` are
-    more of `shoal train`'s, such as `algo.learning_rate`.
+    more of `shoal train`'s, such as `algo.learning_rate`. `keep` says which law is kept: the best on the choosing
+    conditions (`judge`), or the last. `score` asks for the published curve and for the regret on the reporting conditions,
+    which take evaluations of their own. With `budget` in place of `steps`, as many updates are made as fit into it together
+    with trying f out and choosing.
 
     Raises:
         BadInput: what was asked for cannot be done, or f failed wherever it was tried.
@@ -96,6 +112,8 @@ def learn(
     for name, value in (("drivers", drivers), ("steps", steps), ("episodes", episodes), ("time_steps", time_steps)):
         if value < 1:
             raise BadInput(f"{name} is {value}: at least 1")
+    if keep not in KEEP:
+        raise BadInput(f"keep is {keep!r}: one of {', '.join(KEEP)}")
     if algo not in DEFAULTS:
         raise BadInput(f"algo is {algo!r}; laws are learnt by one of {', '.join(DEFAULTS)}")
     if chosen == "fused" and not problem.traceable:
@@ -103,40 +121,61 @@ def learn(
     if episodes % actors:
         raise BadInput(f"episodes is {episodes}: it must be a multiple of the {actors} drivers, which share them")
     source = ProblemSource(problem, time_steps, sampler, drivers)
-    base: dict[str, Any] = {
-        "algo": {"name": algo, **DEFAULTS[algo], "learning_rate": _rate(steps), "unroll": time_steps},
-        "net": NET,
-        "runtime": chosen,
-        # Without overlap: a narrow policy cannot learn from the actions of another one, and a law's becomes narrow.
-        "topology": "sequential" if chosen == "fused" else {"name": "sync", "overlap": False},
-        "actors": actors,
-        "envs": episodes // actors,
-        "steps": steps * episodes * time_steps,
-        "seed": seed,
-        "eval_episodes": 0,
-        "max_faults": 1_000_000,
-        "report_every": SCORE_EVERY,
-        "checkpoint_every": 60.0,
-        "sinks": ["jsonl"],
-    }
-    plan = resolve(source, merge(base, settings or {}))
+    purse = None if budget is None else Purse(problem, budget, episodes, time_steps, keep)
+
+    def plan_of(steps: int) -> Plan:
+        base: dict[str, Any] = {
+            "algo": {"name": algo, **DEFAULTS[algo], "learning_rate": _rate(steps), "unroll": time_steps},
+            "net": NET,
+            "runtime": chosen,
+            # Without overlap: a narrow policy cannot learn from the actions of another one, and a law's becomes narrow.
+            "topology": "sequential" if chosen == "fused" else {"name": "sync", "overlap": False},
+            "actors": actors,
+            "envs": episodes // actors,
+            "steps": steps * episodes * time_steps,
+            "seed": seed,
+            "eval_episodes": 0,
+            "max_faults": 1_000_000,
+            "report_every": EVERY,
+            "checkpoint_every": 60.0,
+            "sinks": ["jsonl"],
+        }
+        return resolve(source, merge(base, settings or {}))
+
+    plan = plan_of(steps)
     if plan.net.cell != "none" or plan.algo.unroll != time_steps:
         raise BadInput("a law has no memory, and its unrolls are its episodes: leave net.cell and algo.unroll alone")
     source.starts(make_algorithm(plan), plan.actors)  # refuses an unknown sampler before anything is written
-    _try_out(problem)
+    tried = _try_out(problem, PROBES if purse is None else purse.tries)
+    if purse is not None:
+        plan = plan_of(purse.steps(tried))
     folder = RunFolder.create(out, f"law-{problem.name}", algo, sampler)
     training = Training(plan, folder, quiet=quiet)
-    scorer = Scorer(problem, training) if score else None
+    scorer = Scorer(problem) if score else None
+    chooser = Chooser(problem) if keep == "best" else None
     finished = Finished(problem, episodes)
-    training.callbacks = (finished,) if scorer is None else (finished, scorer)
+    laws = Laws(training, problem, time_steps)
+    watch = Watch(laws.averaged, *(judge for judge in (chooser, scorer) if judge is not None))
+    training.callbacks = (finished, watch)
     if scorer is not None:
-        scorer.score(0, training.parts.initial_state())
+        scorer.judge(0, laws.of(training.parts.initial_state()))
     folder.write_config(plan.as_dict())
     outcome = training.run()
     if outcome.state is None:
         raise RunFailed(f"{problem.name}: stopped before the first update")
-    law = law_of(training, outcome.state, problem, time_steps)
+    last, step = watch.last, outcome.version
+    if last is None or watch.seen < step:
+        last = laws.averaged(outcome.state)
+        if chooser is not None:
+            chooser.judge(step, last)
+    law = last
+    if chooser is not None:
+        law, step = chooser.kept()
+    law.meta["step"] = step
     law.save(folder.path / "law.safetensors")
+    before = problem.evaluations
+    reporting = reporting_conditions(problem) if score else None
+    regrets = [None if reporting is None else one.regret_at(reporting)._asdict() for one in (law, last)]
     curves = (scorer.mse, scorer.msle) if scorer is not None else (Scores(), Scores())
     evaluations = outcome.env_steps // time_steps * (time_steps + 1)
     dropped = outcome.version * episodes - finished.count
@@ -150,7 +189,25 @@ def learn(
         "steps": outcome.version,
         "episodes": episodes,
         "evaluations": evaluations,
+        "evaluations_of": {
+            "probing": problem.probes,
+            "trying": tried,
+            "training": evaluations,
+            "choosing": chooser.evaluations if chooser is not None else 0,
+            "scoring": scorer.evaluations if scorer is not None else 0,
+            "reporting": problem.evaluations - before,
+        },
         "dropped": dropped,
+        "kept": keep,
+        "kept_step": step,
+        "conditions": {
+            "training": f"drawn by {sampler}",
+            "choosing": len(choosing_conditions(problem)) if chooser is not None else 0,
+            "scoring": len(problem.condition_grid()) if scorer is not None else 0,
+            "reporting": 0 if reporting is None else len(reporting),
+        },
+        "regret": regrets[0],
+        "regret_of_last": regrets[1],
         "setup_s": None if outcome.began_at is None else outcome.began_at - began,
         "wall_s": outcome.wall_s,
         "steps_per_s": outcome.env_steps / outcome.wall_s if outcome.wall_s else None,
@@ -184,13 +241,62 @@ def _shared_out(actors: int) -> int:
     return -(-EPISODES // max(1, actors)) * max(1, actors)
 
 
-def _try_out(problem: Problem) -> None:
-    """Refuse an f that fails everywhere before anything starts. One evaluation, if that succeeds."""
-    points = problem.sample(np.random.default_rng(0), PROBES)
-    for some in [points] if problem.traceable else np.split(points, PROBES):
-        if np.isfinite(problem.evaluate(some)).any():
-            return
-    raise BadInput(f"{problem.name}: all of {PROBES} evaluations failed: {_why(problem)}")
+def _try_out(problem: Problem, most: int) -> int:
+    """Refuse an f that fails everywhere before anything starts. How many evaluations that took: one, if it succeeds."""
+    before = problem.evaluations
+    for point in problem.sample(np.random.default_rng(0), most):
+        if np.isfinite(problem.evaluate(point[None])).any():
+            return problem.evaluations - before
+    raise BadInput(f"{problem.name}: all of {most} evaluations failed: {_why(problem)}")
+
+
+@dataclass(frozen=True)
+class Purse:
+    """How a budget of evaluations is spent: probing f's kind, trying f out, training, choosing."""
+
+    problem: Problem
+    budget: int
+    episodes: int
+    time_steps: int
+    keep: str
+
+    def __post_init__(self) -> None:
+        if self._left(tried=1) < self._update:
+            more = self.budget - self._left(tried=1)
+            raise BadInput(
+                f"budget is {self.budget}: one update takes {self._update} evaluations, and {more} are set aside"
+            )
+
+    @property
+    def tries(self) -> int:
+        """Evaluations that may fail before the first update would no longer fit."""
+        return min(PROBES, 1 + (self._left(tried=1) - self._update) // self._calls)
+
+    def steps(self, tried: int) -> int:
+        """The most updates that fit."""
+        left = self._left(tried)
+        steps = left // self._update
+        while steps > 1 and steps * self._update + self._choosing(steps) > left:
+            steps -= 1
+        return steps
+
+    @property
+    def _update(self) -> int:
+        return self.episodes * (self.time_steps + 1)
+
+    @property
+    def _calls(self) -> int:
+        """Evaluations of one point: an f that raises on arrays is asked again."""
+        return 2 if self.problem.kind == "numpy" else 1
+
+    def _choosing(self, steps: int) -> int:
+        return choosing_evaluations(self.problem, steps) if self.keep == "best" else 0
+
+    def _left(self, tried: int) -> int:
+        """After probing and trying. One is kept to ask a failing f why; with arrays, a batch of each role is kept, which is
+        evaluated again when f raises for the first time."""
+        kept = 1 + (self.episodes + CHOOSING if self.problem.kind == "numpy" else 0)
+        return self.budget - self.problem.probes - max(tried, self._calls) - kept
 
 
 def _why(problem: Problem) -> str:
@@ -214,41 +320,38 @@ class Finished:
             raise RunFailed(f"{self._problem.name} failed in all of {tried} episodes: {_why(self._problem)}")
 
 
-class Scorer:
-    """A callback: how far f at the law's answers is from searched optima, over the grid of conditions."""
+class Laws:
+    """The laws that a training's states stand for."""
 
-    def __init__(self, problem: Problem, training: Training) -> None:
-        self._problem, self._training = problem, training
-        self._conditions = problem.condition_grid()
-        self._truth = refined(problem, self._conditions)
-        self.mse, self.msle = Scores(), Scores()
-        self._due = SCORE_EVERY
+    def __init__(self, training: Training, problem: Problem, time_steps: int) -> None:
+        self._training, self._problem, self._time_steps = training, problem, time_steps
+        self._sums: dict[str, np.ndarray] = {}
+        self._weight = 0.0
 
-    def __call__(self, report: Report) -> None:
-        for version, state in report.looks or [(report.version, report.state)]:
-            if version >= self._due:
-                self.score(version, state)
-                self._due = version // SCORE_EVERY * SCORE_EVERY + SCORE_EVERY
+    def of(self, state: Any) -> Law:
+        """By the weights of this state alone."""
+        return self._law(named_leaves(self._training.parts.algorithm.actor_state(state)))
 
-    def score(self, step: int, state: Any) -> None:
-        law = law_of(self._training, state, self._problem, self._training.parts.unroll)
-        values = self._problem.evaluate(law.answers(self._conditions).astype(np.float32))
-        self.mse.add(step, mse(values, self._truth))
-        self.msle.add(step, msle(values, self._truth))
+    def averaged(self, state: Any) -> Law:
+        """By a running mean of the weights of all states that were given here: steadier than any of them.
 
+        Each update jumps with the noise of its few episodes; the mean over the last looks does not (Polyak and Juditsky 1992).
+        """
+        arrays = named_leaves(self._training.parts.algorithm.actor_state(state))
+        self._weight = MEMORY * self._weight + 1.0
+        for name, array in arrays.items():
+            self._sums[name] = MEMORY * self._sums.get(name, 0.0) + np.asarray(array, np.float64)
+        return self._law({n: np.asarray(s / self._weight, np.float32) for n, s in self._sums.items()})
 
-def law_of(training: Training, state: Any, problem: Problem, time_steps: int) -> Law:
-    """The law that a learner's state stands for."""
-    arrays = named_leaves(training.parts.algorithm.actor_state(state))
-    activation = training.plan.net.activation
-    own_scale = "params/policy/log_std" in arrays
-    meta = {
-        "activation": activation,
-        "time_steps": time_steps,
-        "own_scale": own_scale,
-        "bounded": training.plan.net.bounded,
-    }
-    return Law(problem, Weights.of(arrays, activation), time_steps, meta)
+    def _law(self, arrays: dict[str, np.ndarray]) -> Law:
+        net = self._training.plan.net
+        meta = {
+            "activation": net.activation,
+            "time_steps": self._time_steps,
+            "own_scale": "params/policy/log_std" in arrays,
+            "bounded": net.bounded,
+        }
+        return Law(self._problem, Weights.of(arrays, net.activation), self._time_steps, meta)
 
 
 def learn_to_optimize(
@@ -262,25 +365,21 @@ def learn_to_optimize(
     seed: int = 0,
     episodes: int | None = None,
     time_steps: int = 2,
+    keep: str = "best",
     out: str | Path | None = None,
     quiet: bool = True,
 ) -> Law:
-    """A law for `problem`, learnt with at most `budget` evaluations of f.
+    """A law for `problem`, learnt with at most `budget` evaluations of f, whatever they are for.
 
-    An episode of T steps takes T + 1 evaluations: one at its start, one a step.
+    An episode of T steps takes T + 1 evaluations: one at its start, one a step. Finding out how f can be called, trying it
+    out and choosing the law that is kept are paid from the same budget.
     """
-    if episodes is None:
-        traced = runtime == "fused" or (runtime is None and problem.traceable)
-        episodes = _shared_out(1 if traced else drivers)
-    steps = budget // max(1, episodes * (time_steps + 1))
-    if steps < 1:
-        raise BadInput(f"budget is {budget}: one update takes {episodes * (time_steps + 1)} evaluations")
     learnt = learn(
         problem,
         algo=algo,
         sampler=sampler,
         drivers=drivers,
-        steps=steps,
+        budget=budget,
         episodes=episodes,
         time_steps=time_steps,
         runtime=runtime,
@@ -288,5 +387,6 @@ def learn_to_optimize(
         out=out,
         quiet=quiet,
         score=False,
+        keep=keep,
     )
     return learnt.law

@@ -6,6 +6,7 @@ An episode ends, terminated, after T steps. Two forms: pure functions for a trac
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -65,12 +66,16 @@ class TuningEnv:
 
 
 class TuningBatch:
-    """The process for an f that is called from Python, as an `EnvBatch`. An evaluation that fails drops its episode."""
+    """The process for an f that is called from Python, as an `EnvBatch`. An evaluation that fails drops its episode.
+
+    An unroll of T steps evaluates f T + 1 times for each episode, whatever fails: after a failure another episode begins
+    at a point whose value is known.
+    """
 
     def __init__(self, problem: Problem, time_steps: int, size: int, seed: int, actor: int) -> None:
         self.spec, self.size = env_spec(problem), size
         self.faults: list[tuple[str, str]] = []
-        self._problem, self._time_steps = problem, time_steps
+        self._problem, self._time_steps = copy.copy(problem), time_steps  # with counts of its own
         self._rng = np.random.default_rng(seed_of(seed, actor))
         self._points = np.zeros((size, problem.width), np.float32)
         self._values = np.zeros(size)
@@ -98,9 +103,9 @@ class TuningBatch:
             self._tell(int((lost & ~begins).sum()))
         with np.errstate(invalid="ignore"):
             reward = np.where(begins | lost, 0.0, self._values - values).astype(np.float32)
-        if lost.any():  # another episode begins there
-            points[lost] = self._random(int(lost.sum()))
-            values[lost] = self._problem.evaluate(points[lost])
+        # Another episode begins there: where the failed one was going, or else where it came from.
+        back = lost & ~np.isfinite(values)
+        points[back], values[back] = self._points[back], self._values[back]
         self._points, self._values = points, values
         self._steps = np.where(begins | lost, 0, self._steps + 1)
         self._ended = (self._steps >= self._time_steps) & ~lost
@@ -192,4 +197,4 @@ def env_spec(problem: Problem) -> EnvSpec:
 
 def cube_of(problem: Problem) -> Cube:
     """One side a knob, then one a condition."""
-    return Cube(tuple(axis.width for axis in problem.axes))
+    return Cube(tuple(axis.width for axis in problem.axes), problem.n_conditions)

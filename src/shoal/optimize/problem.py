@@ -77,6 +77,7 @@ class Problem:
             kinds.check_arity(device, self.names, self.name)
         self._forget()
         self.kind = self._settle(kind)
+        self.probes = self.evaluations  # points that it took to find out
 
     # What it looks like
 
@@ -239,6 +240,7 @@ class Problem:
         self._check_width(points)
         if points.ndim != 2:
             raise BadInput(f"points of shape {points.shape}: they must be [N, {self.width}]")
+        self.evaluations += len(points)
         each = self._evaluate_traced(points) if self.traceable else self._evaluate_plain(points.astype(np.float64))
         failed = int(np.isnan(each).any(0).sum())
         if failed:
@@ -267,9 +269,8 @@ class Problem:
         padded = 1 << max(0, size - 1).bit_length()  # each new size is a compilation
         full = np.concatenate([points, np.repeat(points[:1], padded - size, 0)]) if 0 < size < padded else points
         with jax.enable_x64(double):
-            return np.array(self._compiled(full if double else full.astype(np.float32)))[
-                :, :size
-            ]  # a copy: ours to write
+            values = self._compiled(full if double else full.astype(np.float32))
+            return np.array(values)[:, :size]  # a copy: ours to write
 
     def _trace_each(self, points: Array) -> Array:
         if not self.traceable:
@@ -283,8 +284,10 @@ class Problem:
         rows = list(self._rows(points))
         each = []
         for device in self.devices:
-            if self.kind == "numpy":
-                values, reason = kinds.call_arrays(device, table, rows, self.name)
+            if self.kind == "numpy" and not self._raised:
+                values, reason, raised = kinds.call_arrays(device, table, rows, self.name)
+                self._raised |= raised
+                self.evaluations += len(rows) * raised  # all of them again, one by one
             else:
                 values, reason = kinds.call_rows(device, rows, self.name)
             each.append(values)
@@ -302,16 +305,22 @@ class Problem:
             raise BadInput(f"{self.name} is noisy and kind='jax': tracing would draw its noise once for ever")
         if self.noisy and kind == "auto":
             return "python"  # arrays cannot be told from plain calls when no two values agree
-        points = self.sample(np.random.default_rng(0), 3)
         if kind == "jax":
-            self._check_traces(points)
+            self._check_traces()
         if kind != "auto":
             return kind
-        found = {kinds.choose(device, self._probes, self._carried, self.name) for device in self.devices}
+        found = {kinds.choose(self._counted(d), self._probes, self._carried, self.name) for d in self.devices}
         return next(k for k in ("python", "numpy", "jax") if k in found)  # the way that all of them allow
 
-    def _check_traces(self, points: np.ndarray) -> None:
-        table = self._carried(list(self._rows(points)))
+    def _counted(self, device: Callable[..., Any]) -> Callable[..., Any]:
+        def call(**row: Any) -> Any:
+            self.evaluations += max(int(np.size(value)) for value in row.values())
+            return device(**row)
+
+        return call
+
+    def _check_traces(self) -> None:
+        table = self._carried(self._probes(3))
         if table is None:
             odd = next(axis.name for axis in self.knobs if not axis.numeric)
             raise BadInput(f"knob {odd!r} has values that JAX cannot carry: use kind='python' or numbers")
@@ -378,11 +387,12 @@ class Problem:
         self._failed: deque[int] = deque()
         self._reasons: deque[str] = deque(maxlen=1)
         self._compiled = jax.jit(self._trace_each)
+        self.evaluations = 0  # points at which `evaluate` called f; a copy (each driver has one) counts its own
+        self._raised = False  # by an f that is called with arrays: from then on it is called once a point
 
     def __getstate__(self) -> dict[str, Any]:
-        return {
-            name: value for name, value in self.__dict__.items() if name not in ("_failed", "_reasons", "_compiled")
-        }
+        own = ("_failed", "_reasons", "_compiled", "evaluations", "_raised")
+        return {name: value for name, value in self.__dict__.items() if name not in own}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)

@@ -86,7 +86,7 @@ def runtime(size: Mapping[str, Any], folder: Path, tell: Callable[[int, int, str
         tell(done, total, "fused")
         quick = {"report_every": 0}  # no looks in between: nothing is scored
         options: dict[str, Any] = {"steps": config.fused_steps, "episodes": config.episodes, "seed": seed}
-        made = learn(make("ackley"), out=folder / f"fused-{seed}", score=False, settings=quick, **options)
+        made = learn(make("ackley"), out=folder / f"fused-{seed}", score=False, keep="last", settings=quick, **options)
         fused.append(whole(made, config.fused_steps).summary)
         done += 1
     scale = PUBLISHED_STEPS / config.fused_steps
@@ -137,6 +137,7 @@ def _timed(
         seed=seed,
         out=out,
         score=False,
+        keep="last",
         settings=settings,
     )
     whole(learnt, steps + 1)

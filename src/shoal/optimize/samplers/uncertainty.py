@@ -1,4 +1,4 @@
-"""Starts where the policy is least sure: of many random points the one with the highest entropy."""
+"""Starts where the policy is least sure of its answer to a condition."""
 
 from __future__ import annotations
 
@@ -21,20 +21,27 @@ class Sure(Protocol):
 
 @dataclass(frozen=True)
 class UncertaintyStarts:
-    """The surest way to a poor law is to look only where one is unsure: with 32 candidates a start, Ackley is not learnt at
-    all, because the rest of the space is never seen again. Three keep a preference. It means something only where the
-    policy's spread depends on the state.
+    """Conditions are drawn evenly; of several random knobs for them, those where the policy's entropy is highest.
+
+    Were the conditions chosen by entropy too, the sampler would look for what cannot be learnt. Where f is flat or rugged in
+    its knobs the policy stays wide however often it is asked, so most starts would come from there, and the law would
+    forget the rest. Conditions are given, and the law answers for all of them alike.
+
+    It means something only where the policy's spread depends on the state.
     """
 
     cube: Cube
     algorithm: Sure
-    candidates: int = 3
+    candidates: int = 16
 
     def init(self, key: Array) -> Any:
         return ()
 
     def sample(self, state: Any, actor: ActorState, key: Array, n: int) -> tuple[Array, Any]:
-        points = self.cube.points(jax.random.uniform(key, (n * self.candidates, self.cube.sides)))
+        sides, knobs = self.cube.sides, self.cube.sides - self.cube.conditions
+        unit = jax.random.uniform(key, (n, self.candidates, sides))
+        unit = unit.at[:, :, knobs:].set(unit[:, :1, knobs:])
+        points = self.cube.points(unit.reshape(n * self.candidates, sides))
         entropy = self.algorithm.uncertainty(actor, points).reshape(n, self.candidates)
         best = jnp.argmax(entropy, axis=1)
         return points.reshape(n, self.candidates, points.shape[1])[jnp.arange(n), best], state

@@ -1,0 +1,133 @@
+"""How a run's laws are judged: one is chosen, the curve is scored, the kept law is reported. Each on conditions of its own.
+
+| conditions | what they are | what they decide |
+| --- | --- | --- |
+| training | drawn by the sampler, in single precision | the weights |
+| choosing | the first points of an even sequence | which of a run's laws is kept |
+| reporting | the next points of the same sequence | nothing: the regret of the kept law |
+| scoring | -1, -0.9, ... 1, as the thesis has it | nothing: the curve of the published tables |
+
+The sequence is irrational, so that no grid and no draw in single precision holds one of its points.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import numpy as np
+
+from shoal.core.program import Report
+from shoal.optimize.law import Law
+from shoal.optimize.problem import Problem
+from shoal.optimize.truth import Scores, mse, msle, refined
+
+EVERY = 10  # training steps between two looks at the law, as the thesis has it
+CHOOSING = 32  # conditions
+REPORTING = 32
+REPORTING_ONE_BY_ONE = 16  # where each searched optimum takes hundreds of calls
+KEEP = ("best", "last")
+
+
+def spread(sides: int, first: int, count: int) -> np.ndarray:
+    """Points first, first + 1, ... of an endless even sequence from -1 to 1: [count, sides].
+
+    Roberts 2018: multiples of 1/g, 1/g^2, ... modulo 1, where g^(sides + 1) = g + 1. Any run of them covers the box.
+    """
+    g = 2.0
+    for _ in range(64):
+        g = (1.0 + g) ** (1.0 / (sides + 1))
+    steps = g ** -np.arange(1.0, sides + 1)
+    unit = (0.5 + np.arange(first, first + count)[:, None] * steps) % 1.0
+    return np.asarray(2.0 * unit - 1.0)
+
+
+def choosing_conditions(problem: Problem) -> np.ndarray:
+    """[C, n_conditions] on which a run's laws are compared; a problem without conditions has a single, empty one."""
+    return spread(problem.n_conditions, 1, CHOOSING if problem.n_conditions else 1)
+
+
+def reporting_conditions(problem: Problem) -> np.ndarray:
+    """[R, n_conditions] on which the kept law is reported; none of them chooses or trains."""
+    n = REPORTING if problem.kind != "python" else REPORTING_ONE_BY_ONE
+    return spread(problem.n_conditions, CHOOSING + 1, n if problem.n_conditions else 1)
+
+
+def choosing_evaluations(problem: Problem, steps: int) -> int:
+    """The most evaluations of f that choosing among the laws of `steps` updates takes."""
+    candidates = steps // EVERY + (steps % EVERY > 0)
+    return candidates * len(choosing_conditions(problem)) if candidates > 1 else 0
+
+
+class Judge(Protocol):
+    def judge(self, step: int, law: Law) -> None: ...
+
+
+class Watch:
+    """A callback: shows the law to the judges after every ten updates."""
+
+    def __init__(self, law_of: Callable[[Any], Law], *judges: Judge) -> None:
+        self._law_of, self._judges = law_of, judges
+        self._due = EVERY
+        self.seen = 0  # the last version that was shown
+        self.last: Law | None = None  # its law
+
+    def __call__(self, report: Report) -> None:
+        for version, state in report.looks or [(report.version, report.state)]:
+            if version >= self._due:
+                self.last = self._law_of(state)
+                for judge in self._judges:
+                    judge.judge(version, self.last)
+                self.seen, self._due = version, version // EVERY * EVERY + EVERY
+
+
+class Chooser:
+    """Keeps the law with the lowest mean of f over the choosing conditions; among equals the latest.
+
+    A law where f fails more often is worse, whatever its mean. Evaluates nothing as long as there is a single law.
+    """
+
+    def __init__(self, problem: Problem) -> None:
+        self._problem, self._conditions = problem, choosing_conditions(problem)
+        self._kept: tuple[Law, int] | None = None
+        self._cost: tuple[int, float] | None = None
+        self.evaluations = 0
+
+    def judge(self, step: int, law: Law) -> None:
+        if self._kept is None:
+            self._kept = law, step
+            return
+        if self._cost is None:
+            self._cost = self._costs(self._kept[0])
+        cost = self._costs(law)
+        if cost <= self._cost:
+            self._kept, self._cost = (law, step), cost
+
+    def kept(self) -> tuple[Law, int]:
+        """The law and its training step. There must have been one."""
+        assert self._kept is not None
+        return self._kept
+
+    def _costs(self, law: Law) -> tuple[int, float]:
+        self.evaluations += len(self._conditions)
+        values = self._problem.evaluate(law.answers(self._conditions).astype(np.float32))
+        known = values[np.isfinite(values)]
+        return len(values) - len(known), float(known.mean()) if len(known) else np.inf
+
+
+class Scorer:
+    """The published curve: how far f at the law's answers is from searched optima, over the grid of conditions."""
+
+    def __init__(self, problem: Problem) -> None:
+        self._problem = problem
+        self._conditions = problem.condition_grid()
+        before = problem.evaluations
+        self._truth = refined(problem, self._conditions)
+        self.evaluations = problem.evaluations - before
+        self.mse, self.msle = Scores(), Scores()
+
+    def judge(self, step: int, law: Law) -> None:
+        self.evaluations += len(self._conditions)
+        values = self._problem.evaluate(law.answers(self._conditions).astype(np.float32))
+        self.mse.add(step, mse(values, self._truth))
+        self.msle.add(step, msle(values, self._truth))
