@@ -204,7 +204,7 @@ class ReplayUpdate:
         self._parts, self._replay = parts, replay_of(parts)
         self._compiled = compiled_replay(parts.algorithm)
         self._count = gradients_a_call(parts)
-        self._owed = 0  # environment steps whose gradients are still to come
+        self._owed = 0  # environment steps x repeats whose gradients are still to come
         self.memory = memory or Replaying(parts)
         if REPLAY in parts.snapshots:
             arrays = parts.snapshots[REPLAY]
@@ -230,7 +230,7 @@ class ReplayUpdate:
         memory.insert(kept.rows, np.asarray(kept.valid))
         metrics: dict[str, float] = {}
         if memory.ready():
-            self._owed += trajectories[0].reward.size * len(trajectories)
+            self._owed += trajectories[0].reward.size * len(trajectories) * replay.repeats
         price = self._count * replay.every
         for call in range(self._owed // price):
             batch = memory.sample(self._count, progress, version, call)
@@ -271,7 +271,7 @@ def gradients_a_call(parts: Parts) -> int:
     if parts.algorithm.task.spec.obs.is_image:
         return 1
     fitting = CALL_BYTES // (replay.batch * sum(field.nbytes for field in row_record(parts).fields))
-    return max(1, min(parts.unroll * parts.envs * parts.batch // replay.every, fitting))
+    return max(1, min(parts.unroll * parts.envs * parts.batch * replay.repeats // replay.every, fitting))
 
 
 @cache
