@@ -199,7 +199,7 @@ class DynaQ:
         """The model's units, from all real experience so far."""
         seen = state.extra["seen"]
         units = [unit for name in ("obs", "change", "reward") for unit in _unit(seen[name])]
-        return Scales(*units, self.dqn.reward_unit(state), *state.extra["box"])
+        return Scales(*[*units, self.dqn.reward_unit(state), *state.extra["box"]])
 
     @property
     def model_optimiser(self) -> Optimiser:
