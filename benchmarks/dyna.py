@@ -1,71 +1,113 @@
-"""Dyna-Q beside the same DQN: how many real episodes each needs."""
+"""Dyna-Q beside DQN: what each makes of the same real steps, and how many gradients that takes."""
 
 from __future__ import annotations
 
-import math
+import json
 import statistics
 from typing import Any
 
-import numpy as np
-from shoal_runs import train
-from targets import Result, Target, ratio
+from rooms import HERE, Failed, run_json
+from shoal_runs import PYTHON
+from targets import Result, Target, median, ratio
 
-# The same for both, so that the world model alone makes the difference; one real actor of eight environments.
-SAME = {
-    "envs": 8,
-    "algo.learning-rate": 1e-3,
-    "algo.final-rate": 0.05,
-    "algo.gamma": 0.99,
-    "algo.unroll": 8,
-    "algo.batch-size": 64,
-    "algo.every": 8,
-    "algo.n-step": 1,
-    "algo.warmup": 500,
-    "algo.epsilon-end": 0.01,
-    "algo.target-every": 1,
-    "algo.tau": 0.01,
-    "algo.reward-scale": 0.1,
-    "net.hidden": "64,64",
+BUDGETS = (6_000, 12_000, 60_000)  # of real steps; the learning rate falls over them
+GOALS = ("195", "475")  # mean returns: what solved CartPole-v0, and v1
+EXPLORED = 300  # real steps over which actions become less random
+SAME: dict[str, Any] = {"envs": 4, "net": {"hidden": [64, 64]}}
+DQN: dict[str, Any] = {
+    "name": "dqn",
+    "learning_rate": 1e-3,
+    "final_rate": 0.05,
+    "gamma": 0.99,
+    "unroll": 8,
+    "batch_size": 64,
+    "every": 1,
+    "n_step": 1,
+    "warmup": 500,
+    "epsilon_end": 0.01,
+    "target_every": 1,
+    "tau": 0.01,
+    "reward_scale": 0.1,
 }
-ACTORS = {"dqn": 1, "dyna_q": 2}
-BUDGETS = {195: 60_000, 475: 120_000}  # of real steps, by the return that counts as solved: of CartPole-v0, and of v1
-EXPLORED = 1500  # real steps over which actions become less random
+DYNA: dict[str, Any] = DQN | {
+    "name": "dyna_q",
+    "ratio": 3.0,
+    "final_ratio": 3.0,
+    "tolerance": 1.0,
+    "mix": 0.5,
+    "horizon": 3,
+    "starts": 64,
+    "straying": 0.1,
+    "imagined": 10_000,
+    "model_gradients": 32,
+    "model_batch": 64,
+}
+# Each takes at most one gradient a step on real rows alone; the other three are of the model's rows, or of real ones again.
+RUNS: dict[str, tuple[int, dict[str, Any]]] = {
+    "Dyna-Q": (2, DYNA),
+    "DQN": (1, DQN),
+    "DQN, 4 gradients a step": (1, DQN | {"repeats": 4}),
+    "DQN, n-step 3": (1, DQN | {"n_step": 3}),
+    "DQN, n-step 3, 4 gradients a step": (1, DQN | {"n_step": 3, "repeats": 4}),
+}
 
 
 def dyna_cartpole(quick: bool) -> Result:
-    """CartPole-v1: real episodes until the mean return of the last 100 training episodes is 195 (within 60,000 steps) and 475
-    (120,000), by DQN and by Dyna-Q (one planner), everything else the same. Medians over the seeds, with their intervals. Who
-    does not get there counts with no end if it is Dyna-Q, and with the episodes that it had if it is DQN."""
+    """CartPole-v1 within 6,000, 12,000 and 60,000 real steps, ten seeds, by Dyna-Q with one planner and by DQN, with one gradient
+    a step and with as many as Dyna-Q. Real steps and episodes until 20 greedy episodes, played every 512 steps, and until the
+    last 100 training episodes reach a mean of 195 and 475: medians, where a seed that does not get there is later than all
+    others. Then 100 greedy episodes. A hundred training episodes of 475 are 47,500 steps, of 195 are 19,500: by that mean
+    nobody is sooner."""
     rows: list[dict[str, Any]] = []
     targets: list[Target] = []
-    for goal, budget in ({30: 20_000} if quick else BUDGETS).items():
-        found: dict[str, list[float]] = {algo: [] for algo in ACTORS}
-        for seed in range(1 if quick else 5):
-            for algo, actors in ACTORS.items():
-                row = _run(algo, actors, goal, budget, seed)
-                rows.append(row)
-                found[algo].append(row["real_episodes"] or (row.get("episodes", 0) if algo == "dqn" else math.inf))
-        for algo, values in found.items():
-            low, high = interval(values)
-            case = f"{algo}, to {goal}, median (95 %: {low:,.0f} to {high:,.0f})"
-            rows.append({"who": "Shoal", "case": case, "real_episodes": statistics.median(values)})
-        middle = {algo: statistics.median(values) for algo, values in found.items()}
-        what = f"real episodes of Dyna-Q / of the same DQN, medians, to {goal}"
-        targets.append(Target(what, ratio(middle["dyna_q"], middle["dqn"]), "<= 1"))
+    for budget in (1_000,) if quick else BUDGETS:
+        found: dict[str, list[dict[str, Any]]] = {}
+        for who in RUNS:
+            found[who] = [_run(who, budget, seed) for seed in range(1 if quick else 10)]
+            rows += [*found[who], _summary(who, budget, found[who])]
+        for kind, goal in ((kind, goal) for kind in ("greedy", "training") for goal in GOALS):
+            steps = {who: _median(runs, kind, goal) for who, runs in found.items()}
+            best = min((steps[who] for who in list(RUNS)[1:] if steps[who] is not None), default=None)
+            what = f"real steps of Dyna-Q / of the best DQN to a {kind} mean of {goal}, budget {budget:,}"
+            targets.append(Target(what, ratio(steps["Dyna-Q"], best), "<= 0.7"))
     return Result(rows, targets)
 
 
-def _run(algo: str, actors: int, goal: int, budget: int, seed: int) -> dict[str, Any]:
-    settings = {**SAME, "steps": budget, "algo.explore": EXPLORED / budget, "actors": actors, "seed": seed}
-    flags = [word for name, value in settings.items() for word in (f"--{name}", str(value))]
-    row = train("CartPole-v1", "--algo", algo, "--until-return", str(goal), *flags, "--eval-episodes", "20")
-    solved = row.get("solved_at_s") is not None
-    case = f"{algo}, to {goal}, seed {seed}" + ("" if solved else f": not solved in {row.get('episodes')} episodes")
-    return row | {"case": case, "real_episodes": row.get("episodes") if solved else None}
+def _run(who: str, budget: int, seed: int) -> dict[str, Any]:
+    actors, algo = RUNS[who]
+    settings = SAME | {"steps": budget, "actors": actors, "algo": algo | {"explore": EXPLORED / budget}}
+    row = {"who": who, "case": f"budget {budget:,}, seed {seed}"}
+    command = [PYTHON, str(HERE / "dyna_run.py"), json.dumps(settings), "--seeds", str(seed), "--until", "475"]
+    try:
+        return row | run_json(command, timeout=1800)
+    except Failed as failure:
+        return row | {"error": str(failure)}
 
 
-def interval(values: list[float]) -> tuple[float, float]:
-    """Of the median, by drawing the seeds anew."""
-    rng = np.random.default_rng(0)
-    again = sorted(statistics.median(rng.choice(values, len(values))) for _ in range(2000))
-    return float(again[50]), float(again[1949])
+def _summary(who: str, budget: int, runs: list[dict[str, Any]]) -> dict[str, Any]:
+    """One row for all seeds: medians, and how many seeds got there."""
+    row: dict[str, Any] = {"who": who, "case": f"budget {budget:,}, median of {len(runs)} seeds"}
+    for kind in ("greedy", "training"):
+        for goal in GOALS:
+            row[f"{kind}_{goal}"] = _told(runs, kind, goal)
+    done = [run for run in runs if "error" not in run]
+    if done:
+        row["gradients_per_step"] = statistics.mean(run["gradients_per_step"] for run in done)
+        row["eval_mean"] = statistics.mean(run["eval_mean"] for run in done)
+        good = [sum(run["eval_mean"] >= float(goal) for run in done) for goal in GOALS]
+        row["seeds_good"] = " and ".join(
+            f"{count} of {len(runs)} at {goal}" for count, goal in zip(good, GOALS, strict=True)
+        )
+    return row
+
+
+def _median(runs: list[dict[str, Any]], kind: str, goal: str, entry: int = 0) -> float | None:
+    """Of real steps (entry 0) or episodes (1)."""
+    return median([(run.get(kind, {}).get(goal) or [None, None])[entry] for run in runs], least=1)
+
+
+def _told(runs: list[dict[str, Any]], kind: str, goal: str) -> str:
+    there = sum(bool(run.get(kind, {}).get(goal)) for run in runs)
+    steps, episodes = (_median(runs, kind, goal, entry) for entry in (0, 1))
+    said = "" if steps is None or episodes is None else f"{steps:,.0f} steps, {episodes:,.0f} episodes, "
+    return f"{said}{there} of {len(runs)} seeds"

@@ -12,7 +12,7 @@ import pytest
 
 from shoal.algos.dqn import DQN, DQNConfig
 from shoal.algos.dyna_q import CANDIDATES, DynaQ, DynaQConfig
-from shoal.core.algorithm import Task
+from shoal.core.algorithm import Drawn, Moments, Task
 from shoal.core.errors import BadInput
 from shoal.core.keys import key_data
 from shoal.core.spec import ActionSpec, Categorical, Continuous, EnvSpec, ObsSpec
@@ -26,7 +26,7 @@ T, B, WIDTH, A = 6, 4, 3, 2
 DISCRETE = ActionSpec((Categorical((A,)),), scalar=True)
 SPEC = EnvSpec("test", ObsSpec((WIDTH,)), DISCRETE)
 WIDE, ONE = np.ones(WIDTH, np.float32), np.ones((), np.float32)
-UNITS = Scales(0 * WIDE, WIDE, 0 * WIDE, WIDE, 0 * ONE, ONE, -8 * WIDE, 8 * WIDE)  # and nobody has been beyond 8
+UNITS = Scales(0 * WIDE, WIDE, 0 * WIDE, WIDE, 0 * ONE, ONE, ONE, -8 * WIDE, 8 * WIDE)  # and nobody has been beyond 8
 
 
 @cache
@@ -58,10 +58,10 @@ def scripted(algorithm: DynaQ, change: Any, reward: float, logit: float) -> Any:
     return params
 
 
-def imagine(algorithm: DynaQ, params: Any, explorer: bool = False, seed: int = 0) -> Any:
+def imagine(algorithm: DynaQ, params: Any, explorer: bool = False, seed: int = 0, units: Scales = UNITS) -> Any:
     actor = algorithm.actor_state(algorithm.init(jax.random.key(0)))
     candidates = rows(CANDIDATES * algorithm.config.starts, seed)
-    return compiled_planner(algorithm, explorer).imagine(params, UNITS, actor, candidates, key_data(seed))
+    return compiled_planner(algorithm, explorer).imagine(params, units, actor, candidates, key_data(seed))
 
 
 def trajectory() -> Trajectory:
@@ -153,6 +153,55 @@ def test_sweeping_starts_where_values_err_most() -> None:
         return float(np.mean(starts > np.median(candidates.obs[:, 0])))
 
     assert share(swept) > 0.9 and 0.35 < share(plain) < 0.65
+
+
+def test_sweeping_weighs_errors_in_the_units_of_the_values() -> None:
+    """Values of 1 are right where the reward is one unit of 50; they err where it is 0."""
+    algorithm = make(starts=8, sweeping=True, normalise_reward=True, alpha=1.0)
+    state = algorithm.init(jax.random.key(0))
+    moments = Moments(jnp.float32(1000.0), jnp.float32(0.0), jnp.float32(1000.0 * 50.0**2))
+    assert state.reward is not None
+    params = jax.tree.map(jnp.zeros_like, state.params)
+    params["q"]["head"]["b"] = jnp.ones_like(params["q"]["head"]["b"])
+    state = state._replace(params=params, reward=state.reward._replace(moments=moments))
+    candidates = rows(CANDIDATES * 8)
+    right = np.arange(CANDIDATES * 8) % 2 == 0
+    reward = np.where(right, 50.0, 0.0).astype(np.float32)
+    candidates = candidates._replace(reward=reward, discount=np.zeros_like(reward))
+    play = compiled_planner(algorithm, False).imagine
+    made = play(
+        algorithm.model.init(jax.random.key(0)),
+        algorithm.scales(state),
+        algorithm.actor_state(state),
+        candidates,
+        key_data(0),
+    )
+    starts = np.asarray(made.rows.obs)[0]
+    assert not any((candidates.obs[right] == start).all(1).any() for start in starts)
+
+
+@pytest.mark.parametrize("normalise", [False, True])
+def test_planners_and_learner_find_the_same_errors(normalise: bool) -> None:
+    algorithm = make(normalise_reward=normalise, normalise_obs=normalise)
+    state, _ = algorithm.prepare(algorithm.init(jax.random.key(0)), None, trajectory(), jax.random.key(0))
+    drawn = rows(8)
+    _, feedback = algorithm.gradients(state, Drawn(drawn, jnp.ones(8)), jax.random.key(0))
+    found = algorithm._td(algorithm.actor_state(state), algorithm.scales(state), drawn)
+    np.testing.assert_allclose(found, feedback.td, rtol=1e-5, atol=1e-6)
+
+
+def test_the_bonus_is_in_the_units_of_the_values() -> None:
+    """So that it weighs the same, whatever the environment pays."""
+    paid, free = (make(starts=8, bonus=bonus, normalise_reward=True) for bonus in (0.5, 0.0))
+    params = jax.tree.map(lambda x: 30.0 * x, paid.model.init(jax.random.key(0)))
+
+    def gain(unit: float) -> np.ndarray:
+        units = UNITS._replace(reward_unit=np.float32(unit))
+        one, other = (np.asarray(imagine(x, params, True, units=units).rows.reward)[0] for x in (paid, free))
+        return (one - other) / unit
+
+    np.testing.assert_allclose(gain(50.0), gain(1.0), rtol=1e-3, atol=1e-4)
+    assert (gain(1.0) > 0.01).all()
 
 
 def test_explorers_seek_what_the_model_knows_least_and_are_paid_for_it() -> None:

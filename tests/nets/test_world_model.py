@@ -21,7 +21,7 @@ def scales(rng: np.random.Generator) -> Scales:
         return rng.uniform(0.5, 2.0, WIDTH).astype(np.float32)
 
     mean = rng.normal(size=(2, WIDTH)).astype(np.float32)
-    return Scales(mean[0], spread(), mean[1], spread(), np.float32(0.3), np.float32(1.7), mean[0], mean[0])
+    return Scales(mean[0], spread(), mean[1], spread(), *np.float32([0.3, 1.7, 1.0]), mean[0], mean[0])
 
 
 def test_every_member_begins_differently_and_weights_are_one_vector() -> None:
@@ -109,7 +109,7 @@ def test_it_learns_a_small_world_and_its_members_agree_there_alone() -> None:
     change = rows["next_obs"] - rows["obs"]
     units = Scales(rows["obs"].mean(0), rows["obs"].std(0), change.mean(0), change.std(0) + 1e-6, *(
         np.float32(f(rows["reward"])) for f in (np.mean, np.std)
-    ), rows["obs"].min(0), rows["obs"].max(0))  # fmt: skip
+    ), np.float32(1), rows["obs"].min(0), rows["obs"].max(0))  # fmt: skip
     model = WorldModel(inputs=WIDTH, actions=A, hidden=(32, 32), members=K)
 
     def loss(params: Any, rows: dict[str, Any]) -> Any:

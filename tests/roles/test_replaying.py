@@ -15,6 +15,7 @@ from shoal.core.weights import params_hash
 from shoal.experiment import resolve
 from shoal.launch.compose import make_parts
 from shoal.replay import Rings
+from shoal.roles.one_by_one import ReplayGradients
 from shoal.roles.parts import named_leaves
 from shoal.roles.replaying import Replaying, ReplayUpdate, check_memory, gradients_a_call, row_record, rows_of
 from shoal.roles.soundness import Watch
@@ -75,6 +76,20 @@ def test_gradients_follow_the_steps_in_calls_of_one_size() -> None:
     assert gradients_a_call(parts) == 4
     _, counts, _ = run(parts, 9)
     assert counts == [4, 8, 12, 16, 20, 24, 28, 36, 40], "9 x 18 steps earn 40.5"
+
+
+def test_repeats_multiply_the_gradients_of_a_round() -> None:
+    """18 steps a round at three gradients for four steps: 13 a call."""
+    parts = make(repeats=3)
+    assert gradients_a_call(parts) == 13
+    _, counts, _ = run(parts, 3)
+    assert counts == [13, 26, 39], "3 x 18 steps earn 40.5"
+    memory = ReplayGradients(parts, Replaying(parts))
+    state, dues = parts.initial_state(), []
+    for version in range(3):
+        state, due = memory.take(state, parts.algorithm.actor_state(state), unroll(parts, version), version, 0.0)
+        dues.append(due)
+    assert dues == [13, 14, 13]
 
 
 def test_fewer_steps_than_a_gradient_costs_are_saved_up() -> None:

@@ -81,7 +81,7 @@ def test_the_ratio_is_what_was_asked_for_and_the_error_is_told(tmp_path: Path) -
     assert "model/error" not in rows[0]  # nothing real to learn from yet
     known = [row for row in rows if "model/error" in row]
     parts_of_it = [known[-1][name] for name in TOLD[:3]]
-    assert known[-1]["model/error"] == pytest.approx(sum(parts_of_it))
+    assert known[-1]["model/error"] == pytest.approx(max(parts_of_it))
     made = np.diff([row["imagined/gradients"] for row in rows])
     assert (made[-10:] == 2.0 * T * B / 4).all()  # a round has as many real gradients as it has steps over `every`
 
@@ -90,6 +90,51 @@ def test_a_model_that_errs_is_not_learnt_from(tmp_path: Path) -> None:
     rows = metrics(train(tmp_path / "run", algo={"tolerance": 1e-6}))
     assert any("model/error" in row for row in rows)
     assert all(row["imagined/ratio"] == 0 and row["imagined/gradients"] == 0 for row in rows)
+
+
+def test_the_largest_error_alone_is_held_against_the_tolerance() -> None:
+    update, state, block = _learner_and_block(parts(tolerance=0.5, ratio=4.0, mix=0.0))
+    block["told"][...] = 0.0
+    block["told"][:3] = (0.1, 0.2, 0.2)  # of the change, the reward, the end
+    update.take_in(0, block)
+    told = update(state, update._algorithm.actor_state(state), [_unroll(parts())], 0, 0.0)[2]
+    assert told["model/error"] == pytest.approx(0.2) and told["imagined/ratio"] == pytest.approx(4.0 * (1 - 0.2 / 0.5))
+
+
+@pytest.mark.parametrize(("mix", "real"), [(0.0, 0), (0.25, 4), (1.0, 16)])
+def test_minibatches_of_imagination_hold_their_share_of_real_rows(mix: float, real: int) -> None:
+    made = parts(mix=mix, adapt=False, ratio=1.0, replay="prioritized", sweeping=True, warmup=16)
+    update, state, block = _learner_and_block(made)
+    block["rows/obs"][...] = 5.0  # real ones lie within -1 and 1
+    block["valid"][...] = True
+    block["told"][...] = 0.0
+    update.take_in(0, block)
+    drawn: list[Any] = []
+    learn = update._learn
+    update._learn = lambda *args: (drawn.append(args[1]), learn(*args))[1]
+    told = update(state, made.algorithm.actor_state(state), [_unroll(made)], 0, 0.0)[2]
+    assert told["imagined/gradients"] == T * B / 4 and len(drawn) == 1
+    imagined = drawn[0].rows.obs[..., 0] == 5.0
+    np.testing.assert_array_equal(imagined.sum(1), 16 - real)
+
+
+def _unroll(made: Any) -> Any:
+    rng, slot = np.random.default_rng(0), made.record.empty()
+    slot["obs"][...] = rng.uniform(-1, 1, slot["obs"].shape)
+    slot["valid"][...], slot["discount"][...] = True, 1.0
+    return as_trajectory(slot)
+
+
+def _learner_and_block(made: Any) -> tuple[DynaUpdate, Any, Any]:
+    """A learner's update, a first state, and a planner's empty block."""
+    program = DynaTopology(DynaConfig(overlap=False)).program(made)
+    ports = inline_ports(program.ports, [role.name for role in program.roles])
+    state = jax.jit(made.algorithm.init)(jax.random.key(0))
+    block = ports["imagined"].claim(0).now()
+    ports["imagined"].push(0)
+    _, taken = ports["imagined"].take_any([0]).now()
+    assert taken is not None and block is not None
+    return DynaUpdate(made, made.algorithm, ports), state, taken
 
 
 def test_real_and_imagined_never_mix_their_masks() -> None:
@@ -125,7 +170,7 @@ def test_real_and_imagined_never_mix_their_masks() -> None:
     pool = ports["real"]
     kept, _ = pool.read(np.arange(int(pool.sizes()[0])), pool.counts())
     assert np.abs(kept["obs"]).max() <= 1.0
-    batch = update.imagined.sample(3, 0, 0)
+    batch = update.imagined.sample(3, 16, 0, 0)
     assert batch.drawn.rows.obs.min() >= 5.0 and (batch.drawn.weight == 1).all()
     assert not faults
 
@@ -182,13 +227,13 @@ def test_new_imagined_rows_come_first_and_errors_decide_later() -> None:
     slot["valid"][...] = True
     slot["rows/reward"][...] = np.arange(24)
     assert memory.insert(slot) == 24 and memory.ready()
-    drawn = memory.sample(20, 0, 0)
+    drawn = memory.sample(20, 16, 0, 0)
     errors = np.where(drawn.drawn.rows.reward == 7.0, 50.0, 0.0)
     memory.feedback(drawn.indices, errors)
     for call in range(1, 9):  # until every row was drawn once
-        more = memory.sample(20, 0, call)
+        more = memory.sample(20, 16, 0, call)
         memory.feedback(more.indices, np.where(more.drawn.rows.reward == 7.0, 50.0, 0.0))
-    assert np.mean(memory.sample(20, 1, 0).drawn.rows.reward == 7.0) > 0.9
+    assert np.mean(memory.sample(20, 16, 1, 0).drawn.rows.reward == 7.0) > 0.9
 
 
 @pytest.mark.parametrize(

@@ -52,7 +52,9 @@ class DQNConfig:
     entropy: NonNegativeFloat = 0.0
     """must be 0: action values have no entropy bonus; exploration is epsilon's"""
     every: Positive = 4
-    """environment steps for each gradient"""
+    """environment steps between two rounds of gradients"""
+    repeats: Positive = 1
+    """gradients a round: more than one learns more from each step, at the price of computing"""
     capacity: Positive = 100_000
     """rows that the replay keeps, over all environments"""
     warmup: NonNegative = 1_000
@@ -150,6 +152,7 @@ class DQN:
             length=config.unroll,
             batch=config.batch_size,
             every=config.every,
+            repeats=config.repeats,
             capacity=config.capacity,
             warmup=config.warmup,
             n_step=config.n_step,
@@ -253,7 +256,7 @@ class DQN:
             scale = 1.0 / (statistics.std(state.obs) + 1e-8)
             obs, next_obs = (self.seen(state.obs.mean, scale, x) for x in (obs, next_obs))
         if state.reward is not None:
-            reward = reward / (statistics.std(state.reward.moments) + 1e-8)
+            reward = reward / self.reward_unit(state)
         q_tm1 = self.net.q(params, obs)
         q_t = self.net.q(state.extra["target"], next_obs)
         selector = self.net.q(params, next_obs) if self.config.double else q_t
@@ -262,6 +265,10 @@ class DQN:
         loss = jnp.mean(minibatch.weight * each)
         metrics = {"value": loss, "q": jnp.mean(q_tm1), "td": jnp.mean(jnp.abs(td))}
         return loss, (jax.lax.stop_gradient(td), metrics)
+
+    def reward_unit(self, state: LearnerState) -> Array:
+        """The reward that counts 1 in the action values."""
+        return jnp.ones(()) if state.reward is None else statistics.std(state.reward.moments) + 1e-8
 
     def settle(self, state: LearnerState, params: Params) -> LearnerState:
         """The target network moves `tau` of the way after every `target_every` gradients, of all workers together."""

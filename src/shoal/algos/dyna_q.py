@@ -55,7 +55,8 @@ class DynaQConfig(DQNConfig):
     adapt: bool = True
     """let the ratio fall with the model's error on held-out experience"""
     tolerance: PositiveFloat = 0.3
-    """adapt: the error at which nothing imagined is learnt; 1 is no better than guessing the mean"""
+    """adapt: the error at which nothing imagined is learnt, of the change, the reward or the end, whichever is largest; 1 is no
+    better than guessing the mean"""
     horizon: Positive = 3
     """steps that are imagined from a real state, at most"""
     starts: Positive = 128
@@ -65,7 +66,9 @@ class DynaQConfig(DQNConfig):
     sweeping: bool = False
     """prioritized sweeping: start where, and learn of what, the values err most"""
     bonus: NonNegativeFloat = 0.1
-    """explorers: reward for going where the model's members disagree by one deviation"""
+    """explorers: reward for going where the model's members disagree by one deviation, in the units of the action values"""
+    mix: Fraction = 0.5
+    """share of real rows in the minibatches of imagination: they keep the model's errors in check"""
     imagined: Positive = 20_000
     """imagined rows that are kept"""
     model_hidden: tuple[Positive, ...] = (64, 64)
@@ -196,7 +199,7 @@ class DynaQ:
         """The model's units, from all real experience so far."""
         seen = state.extra["seen"]
         units = [unit for name in ("obs", "change", "reward") for unit in _unit(seen[name])]
-        return Scales(*units, *state.extra["box"])
+        return Scales(*[*units, self.dqn.reward_unit(state), *state.extra["box"]])
 
     @property
     def model_optimiser(self) -> Optimiser:
@@ -256,7 +259,7 @@ class DynaQ:
             told = self.model.predict(params, scales, obs, action)
             apart = world_model.disagreement(told)
             following = world_model.step_of(told, scales, obs, member)
-            reward = following.reward + (self.config.bonus * apart if explorer else 0.0)
+            reward = following.reward + (self.config.bonus * scales.reward_unit * apart if explorer else 0.0)
             discount = self.config.gamma * (1.0 - following.done.astype(jnp.float32))
             # Where an episode seems to go on and none ever did, the model has missed the end: it learns rare ends last.
             known = following.done | scales.inside(following.obs)
@@ -279,21 +282,22 @@ class DynaQ:
         if explorer:
             weight = world_model.disagreement(self.model.predict(params, scales, candidates.obs, candidates.action))
         elif self.config.sweeping:
-            weight = jnp.abs(self._td(actor, candidates)) ** self.config.alpha
+            weight = jnp.abs(self._td(actor, scales, candidates)) ** self.config.alpha
         else:
             weight = jnp.ones(count)
         gumbel = jax.random.gumbel(key, (count,))
         _, chosen = jax.lax.top_k(jnp.log(weight + 1e-6) + gumbel, min(self.config.starts, count))
         return candidates.obs[chosen]
 
-    def _td(self, actor: ActorState, rows: Transitions) -> Array:
-        """Errors by the acting weights alone: planners have no target network."""
+    def _td(self, actor: ActorState, scales: Scales, rows: Transitions) -> Array:
+        """Errors of real rows by the acting weights alone: planners have no target network."""
 
         def q(obs: Array) -> Array:
             return self.net.q(actor.params, self.dqn.seen(actor.obs_mean, actor.obs_scale, obs))
 
         q_t = q(rows.next_obs)
-        return q_learning.td_error(q(rows.obs), rows.action, rows.reward, rows.discount, q_t, q_t)
+        reward = rows.reward / scales.reward_unit
+        return q_learning.td_error(q(rows.obs), rows.action, reward, rows.discount, q_t, q_t)
 
     def _least_known(self, params: Params, scales: Scales, obs: Array) -> Array:
         """The action of which the members disagree most, at each of obs [N, n]."""

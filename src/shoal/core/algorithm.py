@@ -70,9 +70,10 @@ class Replay(NamedTuple):
 
     length: int  # of an unroll
     batch: int  # rows a gradient
-    every: int  # environment steps for each gradient
+    every: int  # environment steps for each `repeats` gradients
     capacity: int  # rows that are kept, over all actors
     warmup: int  # rows before the first gradient
+    repeats: int = 1
     n_step: int = 1
     kind: Literal["uniform", "prioritized"] = "uniform"
     sampler: Literal["seeded", "cpprb"] = "seeded"  # who keeps priorities

@@ -33,6 +33,7 @@ class Scales(NamedTuple):
     change_std: Array
     reward_mean: Array  # []
     reward_std: Array
+    reward_unit: Array  # [] the reward that counts 1 in the action values
     obs_low: Array  # [n] the least and the most of each entry where somebody has acted
     obs_high: Array
 

@@ -55,11 +55,12 @@ class ImaginedMemory:
     def ready(self) -> bool:
         return self.size() >= self._replay.batch
 
-    def sample(self, count: int, version: int, call: int) -> Batch:
+    def sample(self, count: int, batch: int, version: int, call: int) -> Batch:
+        """`count` minibatches of `batch` rows."""
         path = (PLANNING, LEARNING, version, call)
         rng = np.random.default_rng(np.random.SeedSequence(self._seed, spawn_key=path))
         # Which imagined rows are learnt from is a choice, not a sample to be put right: no importance weights.
-        picked = self._sampler.draw(rng, self._rows.sizes(), count, self._replay.batch, 0.0)
+        picked = self._sampler.draw(rng, self._rows.sizes(), count, batch, 0.0)
         rows, _ = self._rows.read(picked.indices, self._rows.counts())
         return Batch(Drawn(Transitions(**rows), np.ones_like(picked.weights)), picked.indices)
 
@@ -80,6 +81,7 @@ class DynaUpdate:
         self.imagined = ImaginedMemory(parts, algorithm)
         self._learn = compiled_replay(parts.algorithm).learn
         self._count = gradients_a_call(parts)
+        self._mixed = round(algorithm.config.mix * algorithm.config.batch_size)  # real rows among the imagined ones
         self._owed = 0.0
         self._told: dict[str, float] = {}  # the newest word of the planners
         self._rows = 0  # imagined ones that counted, since the last update
@@ -107,16 +109,12 @@ class DynaUpdate:
             self._owed = 0.0  # nothing to learn from: what was missed is not made up for in one rush
         losses: dict[str, float] = {}
         for call in range(calls):
-            batch = self.imagined.sample(self._count, version, call)
             key = key_data(self._parts.seed, PLANNING, LEARNING, version, call)
-            after, acts, told, errors = self._learn(state, batch.drawn, key)
-            if not told.pop(SOUND):
-                self._watch.bad(seen_in(self._parts.algorithm, state, told))
+            found = self._imagined_gradients(state, version, call, progress, key)
+            if found is None:
                 calls = call
                 break
-            state, actor = after, acts
-            self._watch.good()
-            self.imagined.feedback(batch.indices, np.asarray(errors))
+            state, actor, told = found
             losses = {metric_name(name): float(value) for name, value in told.items()}
         self._gradients += calls * self._count
         error = {"model/error": self.error} if self._told else {}
@@ -128,10 +126,32 @@ class DynaUpdate:
         }
         return state, actor, {**metrics, **self._told, **error, **imagined}
 
+    def _imagined_gradients(
+        self, state: LearnerState, version: int, call: int, progress: float, key: np.ndarray
+    ) -> tuple[LearnerState, ActorState, dict[str, Any]] | None:
+        """One call, on minibatches of which `mix` is real and the rest imagined; None if it came to nothing finite."""
+        real, memory = self._mixed, self._real.memory
+        batch = self.imagined.sample(self._count, self._algorithm.config.batch_size - real, version, call)
+        drawn = batch.drawn
+        if real:
+            beside = memory.sample(self._count, progress, version, PLANNING, call)
+            kept = jax.tree.map(lambda x: x[:, :real], beside.drawn)
+            drawn = jax.tree.map(lambda a, b: np.concatenate([a, b], axis=1), kept, drawn)
+        after, actor, told, errors = self._learn(state, drawn, key)
+        if not told.pop(SOUND):
+            self._watch.bad(seen_in(self._parts.algorithm, state, told))
+            return None
+        self._watch.good()
+        td = np.asarray(errors)
+        self.imagined.feedback(batch.indices, td[:, real:])
+        if real and self._algorithm.config.replay == "prioritized":
+            memory.feedback(beside.indices[:, :real], td[:, :real])
+        return after, actor, told
+
     @property
     def error(self) -> float:
-        """The model's, on held-out real rows: of the change, the reward and the end together."""
-        return sum(self._told[name] for name in TOLD[:3])
+        """The model's, on held-out real rows: of the change, the reward or the end, whichever is largest."""
+        return max(self._told[name] for name in TOLD[:3])
 
     def take_in(self, lane: int, block: Slot) -> None:
         """Keep what a planner imagined, and what it says of the model."""

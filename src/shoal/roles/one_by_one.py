@@ -117,7 +117,7 @@ class ReplayGradients:
         self._watch = watch
         self._prepare = compiled_replay(parts.algorithm).prepare
         self._steps = compiled_steps(parts.algorithm)
-        self._owed = 0  # environment steps whose gradients are still to come
+        self._owed = 0  # environment steps x repeats whose gradients are still to come
         self._batch: Any = None
         self._version = 0
         if REPLAY in parts.snapshots:
@@ -136,7 +136,7 @@ class ReplayGradients:
         self._memory.insert(kept.rows, np.asarray(kept.valid))
         if not self._memory.ready():
             return state, 0
-        due, self._owed = divmod(self._owed + trajectory.reward.size, self._replay.every)
+        due, self._owed = divmod(self._owed + trajectory.reward.size * self._replay.repeats, self._replay.every)
         if due:
             self._batch, self._version = self._memory.sample(due, progress, version, 0), version
         return state, due

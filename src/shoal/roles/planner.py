@@ -59,7 +59,7 @@ def model_layout(algorithm: DynaQ) -> Layout:
 def scales_layout(algorithm: DynaQ) -> Layout:
     n = algorithm.model.inputs
     width, one = np.zeros(n, np.float32), np.zeros((), np.float32)
-    return layout_of(Scales(width, width, width, width, one, one, width, width))
+    return layout_of(Scales(width, width, width, width, one, one, one, width, width))
 
 
 def block_record(parts: Parts, algorithm: DynaQ) -> Record:

@@ -207,7 +207,7 @@ class ReplayUpdate:
         self._parts, self._watch, self._replay = parts, watch, replay_of(parts)
         self._compiled = compiled_replay(parts.algorithm)
         self._count = gradients_a_call(parts)
-        self._owed = 0  # environment steps whose gradients are still to come
+        self._owed = 0  # environment steps x repeats whose gradients are still to come
         self.memory = memory or Replaying(parts)
         if REPLAY in parts.snapshots:
             arrays = parts.snapshots[REPLAY]
@@ -234,7 +234,7 @@ class ReplayUpdate:
         if fine:  # rows by which statistics overflow are not kept either
             memory.insert(kept.rows, np.asarray(kept.valid))
         if memory.ready():
-            self._owed += trajectories[0].reward.size * len(trajectories)
+            self._owed += trajectories[0].reward.size * len(trajectories) * replay.repeats
         price = self._count * replay.every
         due, self._owed = divmod(self._owed, price)
         for call in range(due if fine else 0):
@@ -283,7 +283,7 @@ def gradients_a_call(parts: Parts) -> int:
     if parts.algorithm.task.spec.obs.is_image:
         return 1
     fitting = CALL_BYTES // (replay.batch * sum(field.nbytes for field in row_record(parts).fields))
-    return max(1, min(parts.unroll * parts.envs * parts.batch // replay.every, fitting))
+    return max(1, min(parts.unroll * parts.envs * parts.batch * replay.repeats // replay.every, fitting))
 
 
 @cache
