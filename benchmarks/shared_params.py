@@ -98,7 +98,7 @@ def a3c_solve(quick: bool) -> Result:
 
 
 def dqn_workers(quick: bool) -> Result:
-    """LunarLander-v3, DQN on shared weights by Hogwild! and by lock, 32 environments in all: seconds from the first environment step
+    """LunarLander-v3, DQN on shared weights by Hogwild! and by lock, 32 environments in all: seconds from the first step of one
     to a mean of 200 over 100 episodes with one worker and with two, then 100 greedy episodes; and whether four and eight workers
     on the same cores get there too."""
     seeds, ways = range(1 if quick else 5), ("hogwild", "lock")
