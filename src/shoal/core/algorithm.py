@@ -112,6 +112,7 @@ class Task(NamedTuple):
     envs: int  # columns of the batch: actors x environments each
     fresh: bool = False  # every unroll begins with a reset
     apart: bool = False  # the learner may not hold the weights that acted: `act` sends log-probabilities in its extras
+    workers: int = 1  # that learn on the same weights, each from a ring of the replay of its own
     mixed: bool = False  # a column of one batch and of the next may be of two environments
 
 

@@ -28,7 +28,10 @@ def make_algorithm(plan: Plan) -> Algorithm:
     # Of the topology as it is set, not of its class: what it needs may depend on its settings.
     topology = plan.topology_class(plan.topology)
     envs = plan.envs * unrolls_of(topology, plan.actors, plan.settings.learners)
-    task = Task(spec=plan.spec, envs=envs, fresh=plan.source.fresh, apart=topology.apart, mixed=topology.mixed)
+    workers = plan.actors if getattr(topology, "each_learns", False) else 1
+    task = Task(
+        spec=plan.spec, envs=envs, fresh=plan.source.fresh, apart=topology.apart, workers=workers, mixed=topology.mixed
+    )
     algorithm: Algorithm = plan.algo_class(plan.algo, task, net)
     return algorithm
 

@@ -41,6 +41,7 @@ class SharedParamsTopology:
     apart = False
     mixed = False
     many_learners = False
+    each_learns = True
 
     def __init__(self, config: SharedParamsConfig) -> None:
         self.config = config
