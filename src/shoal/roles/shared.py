@@ -339,7 +339,9 @@ class Monitor:
         for worker in range(self._parts.actors):
             kept = self._parts.snapshots.get(f"worker-{worker}")
             fresh = packing.pack_own(state, 0 if worker else int(state.step))
-            self._own.put(fresh if kept is None else kept["own"], worker)
+            if kept is not None and kept["own"].size == fresh.size:  # else of a checkpoint with another layout
+                fresh = kept["own"]
+            self._own.put(fresh, worker)
         if "statistics" in self._ports:
             self._ports["statistics"].put(packing.pack_statistics(state))
         if "replay" in self._ports and REPLAY in self._parts.snapshots:
