@@ -42,7 +42,7 @@ DYNA: dict[str, Any] = DQN | {
     "model_gradients": 32,
     "model_batch": 64,
 }
-# Each takes at most one gradient a step on real rows alone; the other three are of the model's rows, or of real ones again.
+# One gradient a step on real rows alone; three more on rows half of which are imagined, or on real ones again.
 RUNS: dict[str, tuple[int, dict[str, Any]]] = {
     "Dyna-Q": (2, DYNA),
     "DQN": (1, DQN),
