@@ -72,7 +72,7 @@ def test_a_replay_goes_on_as_if_the_gradients_had_not_been() -> None:
     states, faults, update = made(parts, *(unroll(parts, seed) for seed in range(4)))
     assert faults and states[-1].step == 0
     assert same(states[-1].params, states[0].params) and same(states[-1].extra, states[0].extra)
-    kept = update.snapshots()["replay"]
+    kept = update.snapshots()["replay"].arrays
     assert all(np.isfinite(array).all() for array in kept.values()), "no error that is no number became a priority"
 
 
