@@ -228,48 +228,51 @@ def train(
     new = folder is None
     if folder is None:
         folder = RunFolder.create(out, plan.source.name, plan.settings.algo, str(plan.settings.topology))
-    with RunLock(folder.path, _say), StopRequest() as stop, _evaluator(plan, folder) as evaluator:
-        aside(stop.listener())
-        stop.on_abort(evaluator.kill)
-        if not new:
-            loaded = Checkpoints(folder.checkpoints, on_alert=_say).load(folder.checkpoint or "last")
-            check_same_spaces(plan, loaded.meta)
-        try:
-            if plan.settings.eval_episodes or report:
-                evaluator.start(gently=plan.settings.until_eval is None)  # ready when training ends, perhaps soon
-                callbacks = (*callbacks, _released(evaluator, plan))
-            training = Training(
-                plan,
-                folder,
-                loaded=loaded,
-                weights=weights,
-                callbacks=callbacks,
-                evaluator=evaluator,
-                quiet=quiet,
-                say=_say,
-                begun=begun,
-            )
-            folder.write_config(plan.as_dict())
-            for note in plan.notes:
-                say(note)
-            outcome = training.run(stop)
-        except BadInput:
-            if new and not folder.checkpoints.exists():
-                folder.discard()
-            raise
-        except OSError as error:
-            raise RunFailed(f"cannot write the run folder {str(folder.path)!r}: {error.strerror or error}") from error
-        run = Run(folder, plan, _summary(plan, folder, outcome, began, evaluator.faults))
-        try:
-            if outcome.state is not None:
-                write_policy(folder.policy_path, plan, outcome.state, training.parts.algorithm)
-            folder.write_json(folder.summary_path, run.summary)
-            if not outcome.stopped:
-                _look_back(run, evaluator, stop, report)
-        except OSError as error:
-            raise RunFailed(
-                f"trained, but cannot write the run folder {str(folder.path)!r}: {error.strerror or error}"
-            ) from error
+    try:
+        with RunLock(folder.path, _say), StopRequest() as stop, _evaluator(plan, folder) as evaluator:
+            aside(stop.listener())
+            stop.on_abort(evaluator.kill)
+            if not new:
+                loaded = Checkpoints(folder.checkpoints, on_alert=_say).load(folder.checkpoint or "last")
+                check_same_spaces(plan, loaded.meta)
+            try:
+                if plan.settings.eval_episodes or report:
+                    evaluator.start(gently=plan.settings.until_eval is None)  # ready when training ends, perhaps soon
+                    callbacks = (*callbacks, _released(evaluator, plan))
+                training = Training(
+                    plan,
+                    folder,
+                    loaded=loaded,
+                    weights=weights,
+                    callbacks=callbacks,
+                    evaluator=evaluator,
+                    quiet=quiet,
+                    say=_say,
+                    begun=begun,
+                )
+                folder.write_config(plan.as_dict())
+                for note in plan.notes:
+                    say(note)
+                outcome = training.run(stop)
+            except OSError as error:
+                raise RunFailed(
+                    f"cannot write the run folder {str(folder.path)!r}: {error.strerror or error}"
+                ) from error
+            run = Run(folder, plan, _summary(plan, folder, outcome, began, evaluator.faults))
+            try:
+                if outcome.state is not None:
+                    write_policy(folder.policy_path, plan, outcome.state, training.parts.algorithm)
+                folder.write_json(folder.summary_path, run.summary)
+                if not outcome.stopped:
+                    _look_back(run, evaluator, stop, report)
+            except OSError as error:
+                raise RunFailed(
+                    f"trained, but cannot write the run folder {str(folder.path)!r}: {error.strerror or error}"
+                ) from error
+    except BadInput:
+        if new and not folder.checkpoints.exists():
+            folder.discard()
+        raise
     return run
 
 

@@ -282,6 +282,7 @@ FLIPS: dict[str, Any] = {
     "unroll": 4,
     "batch_size": 5,
     "every": 2,
+    "repeats": 3,
     "capacity": 77,
     "warmup": 3,
     "n_step": 2,

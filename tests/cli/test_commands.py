@@ -179,7 +179,8 @@ def test_what_json_promises(run_folder: Path) -> None:
         assert stored[way]["greedy"] is (way == "greedy")
     took = float((run_folder.parent / "took").read_text())
     assert summary["setup_s"] > 0.2 and summary["wall_s"] > 0 and summary["setup_s"] + summary["wall_s"] < took
-    assert summary["steps_per_s"] == pytest.approx(summary["env_steps"] / summary["wall_s"])
+    assert summary["learnt_steps"] == summary["env_steps"] - summary["episodes"], "the step after an end only resets"
+    assert summary["steps_per_s"] == pytest.approx(summary["learnt_steps"] / summary["wall_s"])
     assert Path(run_folder.parent / summary["run"]).samefile(run_folder)
     assert json.loads((run_folder / "summary.json").read_text()) == summary
 

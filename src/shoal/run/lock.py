@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import fcntl
 import os
@@ -36,7 +37,7 @@ class RunLock:
     """While entered, no other training may use `folder`; `BadInput` says which one does. Readers need no lock.
 
     Only the process that took it holds it: one that it forks gives its copy up at once, or a child that outlives the run would
-    keep others out. The file stays: removing it would let two processes hold two files of one name.
+    keep others out. The file goes with its holder; one that was opened before it went is not taken for the folder's lock.
     """
 
     def __init__(self, folder: Path, on_alert: Callable[[str], None] = lambda message: None) -> None:
@@ -45,6 +46,22 @@ class RunLock:
 
     def __enter__(self) -> Self:
         _give_up_in_children()
+        while (descriptor := self._open()) is not None and not self._is_current(descriptor):
+            os.close(descriptor)  # its holder has removed it meanwhile
+        if descriptor is None:
+            return self
+        self._fd = descriptor
+        _held.add(descriptor)
+        now = Holder(os.getpid(), socket.gethostname(), time.strftime("%F %T"))
+        try:
+            os.ftruncate(descriptor, 0)
+            os.pwrite(descriptor, msgspec.json.encode(now) + b"\n", 0)
+        except OSError as error:  # a full disk: the lock holds all the same
+            self._on_alert(f"cannot write {self._path}: {error.strerror}")
+        return self
+
+    def _open(self) -> int | None:
+        """The file, locked; None where the file system has no locks."""
         try:
             descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o644)
         except OSError as error:
@@ -61,22 +78,23 @@ class RunLock:
             self._on_alert(
                 f"cannot lock {self._path}: {error.strerror}; see to it that no other training uses the folder"
             )
-            return self
-        self._fd = descriptor
-        _held.add(descriptor)
-        now = Holder(os.getpid(), socket.gethostname(), time.strftime("%F %T"))
+            return None
+        return descriptor
+
+    def _is_current(self, descriptor: int) -> bool:
+        """Whether the file is still the one that the folder's entry names."""
         try:
-            os.ftruncate(descriptor, 0)
-            os.pwrite(descriptor, msgspec.json.encode(now) + b"\n", 0)
-        except OSError as error:  # a full disk: the lock holds all the same
-            self._on_alert(f"cannot write {self._path}: {error.strerror}")
-        return self
+            return os.path.samestat(os.fstat(descriptor), os.stat(self._path))
+        except FileNotFoundError:
+            return False
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if self._fd in _held:  # and not in a process that was forked meanwhile
             _held.discard(self._fd)
+            with contextlib.suppress(OSError):
+                self._path.unlink()
             os.close(self._fd)
         self._fd = None
 
