@@ -159,7 +159,9 @@ class Rows:
     def _all_finite(self, reward: np.ndarray) -> bool:
         """One number tells of all: a square that is not finite may also be a large one, so then each is looked at."""
         flat = self.obs.reshape(-1)
-        if math.isfinite(reward.dot(reward) + (0.0 if self._finite else flat.dot(flat))):
+        with np.errstate(over="ignore", invalid="ignore"):
+            one = reward.dot(reward) + (0.0 if self._finite else flat.dot(flat))
+        if math.isfinite(one):
             return True
         return bool(np.isfinite(reward).all() and (self._finite or np.isfinite(self.obs).all()))
 
