@@ -118,7 +118,7 @@ def test_memory_is_flat_over_many_updates(count: int, tmp_path: Path) -> None:
         made.run()
     finally:
         tracemalloc.stop()
-    assert held[1] - held[0] < 5 * count, f"{held} bytes: next to nothing an update"
+    assert held[1] - held[0] < 200_000, f"{held} bytes: what is bounded may fill up, and a list would take megabytes"
 
 
 def test_bad_updates_end_the_run_when_they_come_in_a_row(tmp_path: Path) -> None:
