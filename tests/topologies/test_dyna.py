@@ -134,7 +134,8 @@ def _learner_and_block(made: Any) -> tuple[DynaUpdate, Any, Any]:
     ports["imagined"].push(0)
     _, taken = ports["imagined"].take_any([0]).now()
     assert taken is not None and block is not None
-    return DynaUpdate(made, made.algorithm, ports), state, taken
+    context = Context(name="learner", fault=lambda fault: pytest.fail(fault.detail))
+    return DynaUpdate(made, made.algorithm, ports, context), state, taken
 
 
 def test_real_and_imagined_never_mix_their_masks() -> None:
