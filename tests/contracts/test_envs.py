@@ -98,7 +98,8 @@ class TestEnvContract:
         assert batch.spec == spec and batch.size == B
         assert obs.shape == (B, *spec.obs.shape) == np.asarray(step.obs).shape and obs.dtype == spec.obs.dtype
         assert np.asarray(step.reward).dtype == np.float32
-        assert all(np.asarray(a).dtype == bool and np.asarray(a).shape == (B,) for a in step[2:])
+        assert all(np.asarray(a).dtype == bool and np.asarray(a).shape == (B,) for a in step[2:5])
+        assert step.cut is None or np.asarray(step.cut).shape == (B,)
 
     def test_rows(self, sources: dict[str, EnvSource], name: str) -> None:
         rows = play(sources[name], 4)

@@ -84,7 +84,7 @@ def test_repeats_multiply_the_gradients_of_a_round() -> None:
     assert gradients_a_call(parts) == 13
     _, counts, _ = run(parts, 3)
     assert counts == [13, 26, 39], "3 x 18 steps earn 40.5"
-    memory = ReplayGradients(parts, Replaying(parts))
+    memory = ReplayGradients(parts, Replaying(parts), WATCH)
     state, dues = parts.initial_state(), []
     for version in range(3):
         state, due = memory.take(state, parts.algorithm.actor_state(state), unroll(parts, version), version, 0.0)

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import os
 import re
 import signal
 import socket
+import subprocess
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -31,46 +36,79 @@ def test_the_second_is_told_who_holds_it(tmp_path: Path) -> None:
     assert not taken(tmp_path)
 
 
-def forked(tmp_path: Path, hold: bool) -> tuple[int, int]:
-    """(a child, the pipe on which it says that it is ready): it takes the lock, or inherits ours, and waits to be killed."""
-    heard, says = os.pipe()
-    child = os.fork()
-    if child == 0:
-        if hold:
-            RunLock(tmp_path).__enter__()
-        os.write(says, b"x")
-        signal.pause()
-        os._exit(0)
-    os.close(says)
-    return child, heard
+HOLD = """
+import os, signal, sys
+from pathlib import Path
+from shoal.run.lock import RunLock
+lock = RunLock(Path(sys.argv[1])).__enter__()
+"""
+WAIT = (
+    HOLD
+    + """
+print(os.getpid(), flush=True)
+signal.pause()
+"""
+)
+LEAVE = (
+    HOLD
+    + """
+child = os.fork()
+if child == 0:
+    signal.pause()
+print(child, flush=True)
+sys.stdin.read()
+"""
+)
 
 
-def end(child: int, heard: int) -> None:
-    os.kill(child, signal.SIGKILL)
-    os.waitpid(child, 0)
-    os.close(heard)
+@contextlib.contextmanager
+def holding(code: str, folder: Path) -> Iterator[tuple[subprocess.Popen[str], int]]:
+    """A process that holds the lock, and the number that it says; what it is and what it left are killed in the end."""
+    pipe = subprocess.PIPE
+    with subprocess.Popen([sys.executable, "-c", code, str(folder)], stdin=pipe, stdout=pipe, text=True) as process:
+        assert process.stdout is not None
+        said = int(process.stdout.readline())
+        try:
+            yield process, said
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(said, signal.SIGKILL)
+            process.kill()
 
 
 def test_death_frees_it(tmp_path: Path) -> None:
-    child, heard = forked(tmp_path, hold=True)
-    try:
-        assert os.read(heard, 1) == b"x"
-        with pytest.raises(BadInput, match=f"process {child} on"), RunLock(tmp_path):
+    with holding(WAIT, tmp_path) as (process, pid):
+        with pytest.raises(BadInput, match=f"process {pid} on"), RunLock(tmp_path):
             pass
-    finally:
-        end(child, heard)
-    assert not taken(tmp_path)
+        process.kill()
+        process.wait()
+        assert not taken(tmp_path)
 
 
 def test_a_forked_child_that_outlives_the_run_does_not_hold_it(tmp_path: Path) -> None:
-    with RunLock(tmp_path):
-        child, heard = forked(tmp_path, hold=False)
-        assert os.read(heard, 1) == b"x"
-        assert taken(tmp_path), "and its end is not ours"
-    try:
+    with holding(LEAVE, tmp_path) as (process, child):
+        assert taken(tmp_path), "the child's end is not the holder's"
+        process.kill()
+        process.wait()
+        os.kill(child, 0)  # it is still there
         assert not taken(tmp_path)
-    finally:
-        end(child, heard)
+
+
+def test_a_lock_that_was_opened_before_its_holder_left_is_not_the_folders(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between another's open and its lock, the holder goes and removes the file: the other takes the next file."""
+    holder, real = RunLock(tmp_path).__enter__(), fcntl.flock
+
+    def late(descriptor: int, how: int) -> None:
+        monkeypatch.setattr(fcntl, "flock", real)
+        holder.__exit__(None, None, None)
+        real(descriptor, how)
+
+    monkeypatch.setattr(fcntl, "flock", late)
+    with RunLock(tmp_path):
+        assert taken(tmp_path) and (tmp_path / "run.lock").exists()
+    assert not list(tmp_path.iterdir()), "nothing is left behind"
 
 
 def test_a_holder_that_has_not_said_who_it_is(tmp_path: Path) -> None:

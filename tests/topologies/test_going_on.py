@@ -55,9 +55,10 @@ def test_keys_go_on(
     topology: Any, runtime: str, algo: Any, changes: dict[str, Any], tmp_path: Path, drawn: list[bytes]
 ) -> None:
     common = {"backend": "jax", "actors": 2, "envs": B, "net": {"hidden": (4,)}, "runtime": runtime, "algo": algo}
+    common["report_every"] = 1  # so that the stop comes soon
     stop = [lambda report: report.env_steps >= 20 * T * B]
     run = shoal.train(
-        "CartPole-v1", out=tmp_path / "run", steps=40 * T * B, callbacks=stop, topology=topology, **common, **QUIET
+        "CartPole-v1", out=tmp_path / "run", steps=400 * T * B, callbacks=stop, topology=topology, **common, **QUIET
     )
     before = set(drawn)
     drawn.clear()
