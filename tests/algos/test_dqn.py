@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -188,24 +189,25 @@ class TestLearning:
         np.testing.assert_allclose(to_vector(after.extra["target"]), expected, rtol=1e-5, atol=1e-6)
 
     @pytest.mark.parametrize(
-        ("before", "gradients", "moves"), [(0, 5, False), (0, 6, True), (5, 1, True), (6, 5, False), (4, 20, True)]
+        ("workers", "target_every", "moves"),
+        [(1, 6, (6,)), (3, 6, (2, 4, 6)), (4, 6, range(1, 7)), (9, 6, range(1, 7))],
     )
-    def test_several_gradients_count_at_once(self, before: int, gradients: int, moves: bool) -> None:
-        algorithm = make(target_every=6)
-        state = begin(algorithm)._replace(step=jnp.int32(before))
-        given = jax.tree.map(lambda p: p + 1, state.params)
-        after = algorithm.settle(state, given, gradients)
-        assert (params_hash(after.extra["target"]) == params_hash(given)) == moves
-        assert int(after.step) == before + gradients
+    def test_the_gradients_of_all_workers_count(self, workers: int, target_every: int, moves: Any) -> None:
+        """Each worker sees its own alone."""
+        algorithm = make(target_every=target_every)
+        algorithm = replace(algorithm, task=algorithm.task._replace(workers=workers))
+        state = begin(make(target_every=target_every))
+        for step in range(1, 7):
+            given = jax.tree.map(lambda p: p + 1, state.params)
+            state = algorithm.settle(state, given)
+            assert (params_hash(state.extra["target"]) == params_hash(given)) == (step in moves)
 
-    @pytest.mark.parametrize(("every", "gradients", "moves"), [(1, 3, 3), (2, 5, 2), (4, 3, 0)])
-    def test_a_soft_target_moves_once_for_each_time_that_is_due(self, every: int, gradients: int, moves: int) -> None:
-        algorithm = make(target_every=every, tau=0.25)
-        state = begin(algorithm)
-        given = jax.tree.map(lambda p: p + 1, state.params)
-        after = algorithm.settle(state, given, gradients)
-        kept = 0.75**moves
-        expected = kept * to_vector(state.extra["target"]) + (1 - kept) * to_vector(given)
+    def test_a_soft_target_follows_the_gradients_of_all_workers(self) -> None:
+        algorithm = make(target_every=1, tau=0.25)
+        algorithm = replace(algorithm, task=algorithm.task._replace(workers=2))
+        state = begin(make(target_every=1, tau=0.25))
+        after = algorithm.settle(state, state.params)
+        expected = 0.75**2 * to_vector(state.extra["target"]) + (1 - 0.75**2) * to_vector(state.params)
         np.testing.assert_allclose(to_vector(after.extra["target"]), expected, rtol=1e-5, atol=1e-6)
 
     def test_settle_takes_params_from_anywhere(self) -> None:

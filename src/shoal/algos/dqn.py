@@ -270,15 +270,14 @@ class DQN:
         """The reward that counts 1 in the action values."""
         return jnp.ones(()) if state.reward is None else statistics.std(state.reward.moments) + 1e-8
 
-    def settle(self, state: LearnerState, params: Params, gradients: Array | int = 1) -> LearnerState:
-        """The target network moves `tau` of the way after every `target_every` gradients, whoever made them."""
-        every, tau = self.config.target_every, self.config.tau
-        step = state.step + gradients
-        moves = step // every - state.step // every
-        share = jnp.where(moves == 1, tau, 1.0 - (1.0 - tau) ** moves)
+    def settle(self, state: LearnerState, params: Params) -> LearnerState:
+        """The target network moves `tau` of the way after every `target_every` gradients, of all workers together."""
+        every, workers = self.config.target_every, self.task.workers
+        step, tau = state.step + 1, 1 - (1 - self.config.tau) ** max(1, workers // every)
+        due = step % max(1, every // workers) == 0
 
         def follow(old: Array, new: Array) -> Array:
-            return jnp.where(moves > 0, new if tau == 1 else old + share * (new - old), old)
+            return jnp.where(due, new if tau == 1 else old + tau * (new - old), old)
 
         target = jax.tree.map(follow, state.extra["target"], params)
         return state._replace(params=params, step=step, extra={**state.extra, "target": target})

@@ -166,8 +166,8 @@ class DynaQ:
     def gradients(self, state: LearnerState, minibatch: Drawn, key: Array) -> tuple[Params, Feedback]:
         return self.dqn.gradients(state, minibatch, key)
 
-    def settle(self, state: LearnerState, params: Params, gradients: Array | int = 1) -> LearnerState:
-        return self.dqn.settle(state, params, gradients)
+    def settle(self, state: LearnerState, params: Params) -> LearnerState:
+        return self.dqn.settle(state, params)
 
     # The model.
 

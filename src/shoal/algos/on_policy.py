@@ -271,8 +271,8 @@ class OnPolicy(abc.ABC, Generic[C]):
         grads, norm = losses.clip_by_global_norm(grads, self.config.max_grad_norm)
         return grads, Feedback({**metrics, "grad_norm": norm}, self.should_stop(metrics))
 
-    def settle(self, state: LearnerState, params: Params, gradients: Array | int = 1) -> LearnerState:
-        return state._replace(params=params, step=state.step + gradients)
+    def settle(self, state: LearnerState, params: Params) -> LearnerState:
+        return state._replace(params=params, step=state.step + 1)
 
     def evaluate(self, params: Params, batch: Batch) -> tuple[Array, Array, Array]:
         """(log pi(a|s), entropy, value) of a minibatch under `params`."""

@@ -113,7 +113,7 @@ class Task(NamedTuple):
     envs: int  # columns of the batch: actors x environments each
     fresh: bool = False  # every unroll begins with a reset
     apart: bool = False  # the learner may not hold the weights that acted: `act` sends log-probabilities in its extras
-    workers: int = 1  # that learn on the same weights, each from a ring of the replay of its own
+    workers: int = 1  # that learn on the same weights, each counting its own gradients alone
     mixed: bool = False  # a column of one batch and of the next may be of two environments
 
 
@@ -171,5 +171,5 @@ class Algorithm(Protocol):
     def gradients(self, state: LearnerState, minibatch: Any, key: Array) -> tuple[Params, Feedback]:
         """Of the loss on one minibatch, clipped. The caller's reduction and optimiser come after."""
 
-    def settle(self, state: LearnerState, params: Params, gradients: Array | int = 1) -> LearnerState:
-        """Take in params from anywhere (optimiser, table, parent), `gradients` later: targets follow, the step counts."""
+    def settle(self, state: LearnerState, params: Params) -> LearnerState:
+        """Take in params from anywhere (optimiser, table, parent): targets follow, the step counts."""

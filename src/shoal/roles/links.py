@@ -7,20 +7,23 @@ from __future__ import annotations
 
 import time
 from collections.abc import Generator
+from functools import cache
 from typing import Any, NamedTuple, Protocol
 
+import jax
 import numpy as np
 
-from shoal.core.algorithm import LearnerState
+from shoal.core.algorithm import Algorithm, LearnerState
 from shoal.core.keys import GOSSIP, key_data
 from shoal.core.ports import NOT_YET, Op, Stream, Table
 from shoal.core.program import Ports
 from shoal.core.record import Field, Record
-from shoal.core.trajectory import Trajectory
-from shoal.roles.one_by_one import OneByOne, compiled_steps
+from shoal.core.trajectory import Array, Trajectory
+from shoal.roles.compiled import apply
+from shoal.roles.one_by_one import OneByOne, ReplayGradients, compiled_steps
 from shoal.roles.packing import Packing
 from shoal.roles.parts import Parts
-from shoal.roles.soundness import Watch, is_sound, seen_in
+from shoal.roles.soundness import SOUND, Watch, is_sound, seen_in, sound
 from shoal.roles.updates import Update
 
 
@@ -79,6 +82,81 @@ class Central:
                 [0], lambda versions, rows: [new if versions[0] == pulled else rows[0] + (new - old)]
             )
         return Learnt(state, metrics, count - 1 - pulled)
+
+
+class Stepwise:
+    """One vector for all, and a push for every gradient on a replay, made of the newest weights by moments that all share.
+
+    Several gradients in one push would be made of weights as old as all that others push meanwhile, and moments that forget
+    much at once cannot be added up: with four workers and more, DQN then learns nothing.
+    """
+
+    def __init__(
+        self,
+        table: Table,
+        worker: int,
+        packing: Packing,
+        gradients: ReplayGradients,
+        wild: bool,
+        parts: Parts,
+        watch: Watch,
+    ) -> None:
+        self._table, self._worker, self._packing, self._gradients, self._wild = table, worker, packing, gradients, wild
+        self._algorithm, self._watch = parts.algorithm, watch
+        self._step = compiled_gradient(parts.algorithm, packing.vectors > 0)
+
+    def waited(self) -> float:
+        return self._table.waited
+
+    def pull(self) -> np.ndarray:
+        return self._table.pull()[1]
+
+    def learn(self, state: LearnerState, unroll: Unroll) -> Learning:
+        gradients = self._gradients
+        state, due = gradients.take(state, unroll.acted, unroll.trajectory, unroll.version, unroll.progress)
+        own, lag, losses = self._packing.without_shared(state), 0, {}
+        for index in range(due):
+            pulled, old = self._table.pull()
+            vector, after, losses, errors = self._step(old, own, *gradients.minibatch(index))
+            if not losses.pop(SOUND):  # nothing is pushed, and what follows would be made of the same weights
+                state = self._packing.unpack(old, own)
+                self._watch.bad(seen_in(self._algorithm, state, losses, [unroll.trajectory]))
+                break
+            new, own = np.asarray(vector), after
+            if self._wild:
+                count = yield from self._table.push(self._worker, new - old)
+            else:
+                count = yield from self._table.change(
+                    [0],
+                    lambda versions, rows, new=new, old=old, pulled=pulled: [  # type: ignore[misc]
+                        new if versions[0] == pulled else rows[0] + (new - old)
+                    ],
+                )
+            lag = count - 1 - pulled
+            gradients.learnt(index, errors)
+        else:
+            if due:
+                self._watch.good()
+        metrics = {"explore/epsilon": float(unroll.acted.epsilon), "replay/gradients": float(own.step)}
+        return Learnt(own, {**gradients.named(losses), **metrics}, lag)
+
+
+@cache
+def compiled_gradient(algorithm: Algorithm, share: bool) -> Any:
+    """(shared vector, own part, minibatch, key data) -> (shared vector, own part, metrics, errors): one gradient, applied.
+
+    Among the metrics is the verdict, `SOUND`.
+    """
+    packing = Packing(algorithm, share)
+
+    def step(vector: Array, own: LearnerState, minibatch: Any, key: Array) -> Any:
+        state = packing.unpack(vector, own)
+        grads, feedback = algorithm.gradients(state, minibatch, jax.random.wrap_key_data(key))
+        after = apply(algorithm, state, grads)
+        metrics = {**feedback.metrics, SOUND: sound(after.params, feedback.metrics)}
+        return packing.flat(after), packing.without_shared(after), metrics, feedback.td
+
+    return jax.jit(step)
 
 
 class Gossip:

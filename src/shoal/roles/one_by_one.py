@@ -141,14 +141,24 @@ class ReplayGradients:
             self._batch, self._version = self._memory.sample(due, progress, version, 0), version
         return state, due
 
-    def gradient(self, state: LearnerState, index: int) -> Gradient:
+    def minibatch(self, index: int) -> tuple[Any, np.ndarray]:
+        """(what gradient number `index` is made of, its key data)."""
         # By NumPy: JAX would take longer to cut it out than to learn from it.
-        minibatch = jax.tree.map(lambda x: np.asarray(x)[index], self._batch.drawn)
-        key = key_data(self._seed, LEARNING, self._version, index)
-        vector, metrics, errors = self._steps.drawn(state, minibatch, key)
+        drawn = jax.tree.map(lambda x: np.asarray(x)[index], self._batch.drawn)
+        return drawn, key_data(self._seed, LEARNING, self._version, index)
+
+    def learnt(self, index: int, errors: Any) -> None:
+        """It is made: a prioritized replay wants to know its errors."""
         if self._replay.kind == "prioritized":
             self._memory.feedback(self._batch.indices[index], np.asarray(errors))
-        return Gradient(np.asarray(vector), {**_named(metrics), "replay/rows": float(self._memory.size())}, False)
+
+    def named(self, metrics: Any) -> dict[str, float]:
+        return {**_named(metrics), "replay/rows": float(self._memory.size())}
+
+    def gradient(self, state: LearnerState, index: int) -> Gradient:
+        vector, metrics, errors = self._steps.drawn(state, *self.minibatch(index))
+        self.learnt(index, errors)
+        return Gradient(np.asarray(vector), self.named(metrics), False)
 
     def snapshots(self) -> Snapshot:
         if not is_saved(self._parts):

@@ -21,7 +21,7 @@ class Packing:
 
     def __init__(self, algorithm: Algorithm, share_moments: bool) -> None:
         self._algorithm = algorithm
-        self.shares = share_moments
+        self._share = share_moments
         self.shape: LearnerState = jax.eval_shape(lambda: algorithm.init(jax.random.key(0)))
         self._params = layout_of(self.shape.params)
         self.size = self._params.size
@@ -37,7 +37,7 @@ class Packing:
         self.singles = len(leaves) - sum(self._is_vector) if share_moments else 0
         own, self._own = jax.tree.flatten(self._own_part(self.shape))
         self._own_shapes = [(leaf.shape, np.dtype(leaf.dtype)) for leaf in own]
-        self.own_size = 1 + sum(_words(shape, dtype) for shape, dtype in self._own_shapes)
+        self.own_size = sum(_words(shape, dtype) for shape, dtype in self._own_shapes)
 
     @property
     def width(self) -> int:
@@ -47,7 +47,7 @@ class Packing:
     def pack(self, state: LearnerState) -> np.ndarray:
         """The shared part."""
         parts, singles = [to_vector(state.params)], []
-        if self.shares:
+        if self._share:
             for vector, part in zip(self._is_vector, self._flat.flatten_up_to(state.moments), strict=True):
                 if vector:
                     parts.append(to_vector(part))
@@ -55,10 +55,22 @@ class Packing:
                     singles.append(np.float32(part))
         return np.concatenate([*parts, np.array(singles, np.float32)])
 
+    def flat(self, state: LearnerState) -> Array:
+        """`pack` inside of a compiled function."""
+        parts = [jnp.concatenate([leaf.reshape(-1) for leaf in jax.tree.leaves(state.params)])]
+        singles = []
+        if self._share:
+            for vector, part in zip(self._is_vector, self._flat.flatten_up_to(state.moments), strict=True):
+                if vector:
+                    parts += [leaf.reshape(-1) for leaf in jax.tree.leaves(part)]
+                else:
+                    singles.append(part.astype(jnp.float32)[None])
+        return jnp.concatenate([*parts, *singles])
+
     def unpack(self, vector: Array, state: LearnerState) -> LearnerState:
         """`state` with the shared part from `vector`; of a vector of the params alone, those."""
         state = state._replace(params=self._params.tree(vector[: self.size]))
-        if not self.shares or len(vector) == self.size:
+        if not self._share or len(vector) == self.size:
             return state
         parts: list[Any] = []
         at, single = self.size, self.size * (1 + self.vectors)
@@ -73,26 +85,25 @@ class Packing:
                 single += 1
         return state._replace(moments=jax.tree.unflatten(self._flat, parts))
 
+    def without_shared(self, state: LearnerState) -> LearnerState:
+        """`state` without what `unpack` puts there."""
+        return state._replace(params={}, moments=() if self._share else state.moments)
+
     def blank(self) -> LearnerState:
         """A state of zeros, to be filled."""
         zeros: LearnerState = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), self.shape)
         return zeros
 
     def _own_part(self, state: LearnerState) -> Any:
-        return state.step, state.progress, state.reward, state.extra, () if self.shares else state.moments
+        return state.step, state.progress, state.reward, state.extra, () if self._share else state.moments
 
-    def pack_own(self, state: LearnerState, made: int) -> np.ndarray:
-        """The own part as words of 32 bits, bit for bit, after the number of gradients that this worker made."""
+    def pack_own(self, state: LearnerState) -> np.ndarray:
+        """The own part as words of 32 bits, bit for bit."""
         words = [_to_words(np.asarray(leaf)) for leaf in jax.tree.leaves(self._own_part(state))]
-        return np.concatenate([_to_words(np.array(made, np.int32)), *words])
-
-    @staticmethod
-    def made(words: np.ndarray) -> int:
-        """The number of gradients at the front of a packed own part."""
-        return int(words[:1].view(np.int32)[0])
+        return np.concatenate(words)
 
     def unpack_own(self, words: np.ndarray, state: LearnerState) -> LearnerState:
-        leaves, at = [], 1
+        leaves, at = [], 0
         for shape, dtype in self._own_shapes:
             size = _words(shape, dtype)
             raw = words[at : at + size].tobytes()[: dtype.itemsize * int(np.prod(shape, dtype=np.int64))]
@@ -100,7 +111,7 @@ class Packing:
             at += size
         step, progress, reward, extra, moments = jax.tree.unflatten(self._own, leaves)
         state = state._replace(step=step, progress=progress, reward=reward, extra=extra)
-        return state if self.shares else state._replace(moments=moments)
+        return state if self._share else state._replace(moments=moments)
 
     @property
     def statistics_size(self) -> int:

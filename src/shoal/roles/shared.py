@@ -21,9 +21,9 @@ from shoal.core.weights import to_vector
 from shoal.ops import statistics
 from shoal.roles.actor import Collector
 from shoal.roles.episodes import EpisodeTracker
-from shoal.roles.links import Central, Gossip, Link, Sharded, Unroll
+from shoal.roles.links import Central, Gossip, Link, Sharded, Stepwise, Unroll
 from shoal.roles.news import News, NewsFormat, mean_metrics
-from shoal.roles.one_by_one import make_one_by_one
+from shoal.roles.one_by_one import ReplayGradients, make_one_by_one
 from shoal.roles.packing import Packing
 from shoal.roles.parts import Parts
 from shoal.roles.replaying import REPLAY, OneRing, Replaying, is_saved
@@ -54,7 +54,7 @@ class SharedParamsConfig:
     queue: Positive = 2
     """sharded: gradients of each worker that may wait at a server"""
     moments: Literal["shared", "own"] | None = None
-    """the optimiser's moments: one set that all share, or one a worker; by default shared where a push is one gradient"""
+    """the optimiser's moments: one set that all share, or one a worker; by default shared where pushes are of one gradient"""
     pull: Literal["unrolls", "episode"] = "unrolls"
     """when a worker takes the newest weights: every so many unrolls, or after an unroll in which an episode ended"""
     pull_every: Positive = 1
@@ -77,8 +77,7 @@ class SharedParamsConfig:
 def one_at_a_time(algorithm: Algorithm) -> bool:
     """Whether each push is of one gradient: only then do changes of the moments add up. Several forget most of what was there,
     and of three workers that do so at once the sum would be minus twice of it."""
-    cut = algorithm.minibatches
-    return not isinstance(algorithm.experience, Replay) and cut.epochs * cut.parts == 1
+    return isinstance(algorithm.experience, Replay) or algorithm.minibatches.epochs * algorithm.minibatches.parts == 1
 
 
 class Worker:
@@ -98,9 +97,10 @@ class Worker:
         self._collector = Collector(parts, index, context, () if exact else going_on(parts.start))
         self._tracker = EpisodeTracker(parts.envs)
         self._slot = parts.record.empty()
-        self._opening = jax.jit(self._opened)
-        self._counting = isinstance(parts.algorithm.experience, Replay)
-        if f"episodes-{index}" in parts.snapshots:
+        self._open = jax.jit(self._opened)
+        self._words: np.ndarray | None = None  # the own part of a state that this worker goes on from
+        if f"worker-{index}" in parts.snapshots:
+            self._words = parts.snapshots[f"worker-{index}"]["own"]
             self._tracker.restore(parts.snapshots[f"episodes-{index}"])
         self._link = self._make_link(ports, Watch(context))
 
@@ -118,7 +118,7 @@ class Worker:
             else:
                 memory = Replaying(mine, pool=OneRing(pool, index), worker=index, workers=parts.actors)
         blank = packing.blank()
-        state, actor = self._open(packing.pack(blank), blank, 0)
+        state, actor = self._open(packing.pack(blank), packing.without_shared(blank))
         if config.consistency == "sharded":
             gradients = make_one_by_one(mine, memory, watch)
             if memory is None:  # compiles; a replay would remember it
@@ -127,6 +127,9 @@ class Worker:
             self._learning: Any = gradients
             return Sharded(ports, index, packing, gradients, parts, watch)
         wild = config.consistency == "hogwild"
+        if memory is not None and parts.actors > 1 and config.consistency != "gossip":
+            self._learning = one_by_one = ReplayGradients(mine, memory, watch)
+            return Stepwise(ports["weights"], index, packing, one_by_one, wild, parts, watch)
         self._learning = update = make_update(mine, watch, memory)
         update.compile(state, actor, 1)
         mask = packing.mask(critic=index % 2 == 1) if config.split else None
@@ -134,24 +137,16 @@ class Worker:
             return Gossip(ports["weights"], index, packing, update, parts.seed, mask)
         return Central(ports["weights"], index, packing, update, wild, mask)
 
-    def _open(self, vector: np.ndarray, state: LearnerState, others: int) -> tuple[LearnerState, Any]:
-        """`state` with the weights of a pulled vector, which hold `others` gradients that it has not counted; what acts by it."""
-        # A call's arrays cost more than its work: own moments stay outside.
-        opened, actor = self._opening(vector, state._replace(params={}, moments=()), np.int32(others))
-        return opened if self._packing.shares else opened._replace(moments=state.moments), actor
-
-    def _opened(self, vector: Array, state: LearnerState, others: Array) -> tuple[LearnerState, Any]:
-        """One call, for there are many small arrays."""
-        algorithm, state = self._parts.algorithm, self._packing.unpack(vector, state)
-        if self._counting:
-            state = algorithm.settle(state, state.params, others)
-        return state, algorithm.actor_state(state)
+    def _opened(self, vector: Array, state: LearnerState) -> tuple[LearnerState, Any]:
+        """A state with the weights of a pulled vector, and what acts by it; one call, for there are many small arrays."""
+        state = self._packing.unpack(vector, state)
+        return state, self._parts.algorithm.actor_state(state)
 
     def run(self) -> Steps:
         parts, index, roster, now = self._parts, self._index, self._roster, time.monotonic
         # Turns before this program began were shared out evenly, as far as anybody can know.
         first = (parts.start + parts.actors - 1 - index) // parts.actors
-        state, vector, actor, since, made = self._packing.blank(), np.zeros(0), None, 0, 0
+        state, vector, actor, since = self._packing.blank(), np.zeros(0), None, 0
         met = 0.0  # seconds at the last barrier
         link, collector = self._link, self._collector
         while True:
@@ -160,25 +155,23 @@ class Worker:
             number = yield from roster.turn(index)
             waited = now() - asked
             if actor is None:
-                words = self._own.pull(index)[1]
-                state, made = self._packing.unpack_own(words, state), self._packing.made(words)
+                words = self._own.pull(index)[1] if self._words is None else self._words
+                state = self._packing.unpack_own(words, state)
             if actor is None or self._due(since):
                 vector, since = link.pull(), 0
                 if self._statistics is not None:
                     state = self._statistics.pull(state)
-                others = gradients_made(self._own) - int(state.step) if self._counting else 0
-                state, actor = self._open(vector, state, others)
+                state, actor = self._open(vector, self._packing.without_shared(state))
             else:
-                state, _ = self._open(vector, state, 0)
+                state, _ = self._open(vector, self._packing.without_shared(state))
             collector.collect(actor, number, first + roster.turns(index), self._slot)
             before, locked = now(), link.waited()
             unroll = Unroll(as_trajectory(self._slot), actor, number, parts.progress(number))
             learnt = yield from link.learn(state, unroll)
-            made += int(learnt.state.step) - int(state.step)
             state, since = learnt.state, since + 1
             if self._statistics is not None:
                 yield from self._statistics.push(state, unroll.trajectory)
-            kept = self._packing.pack_own(state, made)
+            kept = self._packing.pack_own(state)
             yield from self._own.change([index], lambda _, rows, kept=kept: [kept])  # type: ignore[misc]
             took, locked = now() - before, link.waited() - locked
             times = {"time/learn": took - locked, "time/lock": locked, "time/wait": waited, "time/barrier": met}
@@ -217,11 +210,6 @@ class Worker:
 
     def close(self) -> None:
         self._collector.close()
-
-
-def gradients_made(own: Table) -> int:
-    """By all workers together."""
-    return sum(Packing.made(own.pull(worker, 1)[1]) for worker in range(own.rows))
 
 
 @jax.jit
@@ -338,19 +326,16 @@ class Monitor:
         else:
             for row in range(self._weights.rows):
                 self._weights.put(vector, row)
+        own = packing.pack_own(state)
         for worker in range(self._parts.actors):
-            kept = self._parts.snapshots.get(f"worker-{worker}")
-            fresh = packing.pack_own(state, 0 if worker else int(state.step))
-            if kept is not None and kept["own"].size == fresh.size:  # else of a checkpoint with another layout
-                fresh = kept["own"]
-            self._own.put(fresh, worker)
+            self._own.put(own, worker)
         if "statistics" in self._ports:
             self._ports["statistics"].put(packing.pack_statistics(state))
         if "replay" in self._ports and REPLAY in self._parts.snapshots:
             self._ports["replay"].restore(self._parts.snapshots[REPLAY])
 
     def state(self) -> LearnerState:
-        """The shared part as it is now, after the gradients of all; what workers keep for themselves is the first one's."""
+        """The shared part as it is now; what workers keep for themselves is the first one's."""
         packing, rows = self._packing, range(self._weights.rows)
         if self._config.consistency == "sharded":
             vector = packing.from_shards(np.stack([self._weights.pull(row)[1] for row in rows]))
@@ -361,7 +346,7 @@ class Monitor:
         state = packing.unpack(vector, packing.unpack_own(self._own.pull(0)[1], packing.blank()))
         if "statistics" in self._ports:
             state = packing.unpack_statistics(self._ports["statistics"].pull()[1], state)
-        return state._replace(step=np.int32(gradients_made(self._own)))
+        return state
 
     def _report(self, version: int, news: list[News]) -> Report:
         parts, rounds = self._parts, len(news) / self._parts.actors
