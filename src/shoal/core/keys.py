@@ -15,7 +15,7 @@ def key_data(seed: int, *path: int) -> np.ndarray:
 
 
 def going_on(start: int) -> tuple[int, ...]:
-    """What a path ends with in a run that goes on from `start`, where nobody knows how many keys were drawn before."""
+    """What a path ends with in a run that goes on from `start`, where the number of keys drawn before is not known."""
     return (start,) if start else ()
 
 

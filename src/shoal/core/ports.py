@@ -240,7 +240,7 @@ class Pool(Protocol):
     Ordering: a ring holds its writer's newest rows. Blocking: never. Threads: one writer a ring, any readers; a reader
     is told which rows were overwritten while it read them. Death: a worker that dies inside a write leaves at most that
     write's rows unannounced, and those that it may have touched count as overwritten; its successor goes on in the same
-    ring, and nobody waits.
+    ring without waiting.
     """
 
     rings: int

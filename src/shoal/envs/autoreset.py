@@ -34,7 +34,7 @@ def called(inside: Callable[[bool], None]) -> Iterator[None]:
 class Rows:
     """Steps a batch and writes what happened into slots. `obs` and `first` are where the policy acts next.
 
-    `inside` is called with True before the environments are, and with False after: whoever watches times nothing else.
+    `inside` is called with True before the environments are, and with False after: only the time in between is watched.
     """
 
     def __init__(

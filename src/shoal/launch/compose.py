@@ -55,7 +55,7 @@ def make_parts(
 ) -> Parts:
     """`loaded` is a checkpoint to go on from; `weights` are the params and statistics of another run to begin with.
 
-    A run goes on from the environment steps that were made, whatever an update was then: `say` hears what begins again.
+    A run goes on from the environment steps that were made, also where an update had another size: `say` hears what begins again.
     """
     settings, algorithm = plan.settings, make_algorithm(plan)
     steps = algorithm.experience.length * algorithm.task.envs * settings.learners

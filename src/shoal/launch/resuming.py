@@ -71,7 +71,7 @@ def parts_to_go_on_from(plan: Plan, loaded: Loaded, say: Say) -> dict[str, dict[
 
 
 def with_replay(parts: Parts, loaded: Loaded, say: Say) -> Parts:
-    """`parts` without a replay whose rows are of another kind. Whatever does not come back as it was is said."""
+    """`parts` without a replay whose rows are of another kind. `say` hears what does not come back as it was."""
     if not isinstance(parts.algorithm.experience, Replay):
         return parts
     saved = parts.snapshots.get(REPLAY)

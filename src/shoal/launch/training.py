@@ -35,7 +35,7 @@ from shoal.run.sinks import open_sinks
 from shoal.runtimes.threads import aside
 
 WINDOW = 100  # episodes behind the mean return
-OLDEST = 4096  # versions: whatever is older is counted with these
+OLDEST = 4096  # versions: older ones are counted with these
 TOLD = 10  # failed updates that are told one by one; then only each time that their number doubles
 Callback = Callable[[Report], Any]
 
