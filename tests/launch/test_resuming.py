@@ -58,8 +58,11 @@ def steps_an_update(run: shoal.Run) -> int:
 def stopped(out: Path, **settings: Any) -> shoal.Run:
     """About half of the budget."""
     run = train(out, **settings, callbacks=[lambda report: report.env_steps >= STEPS / 2])
-    if settings.get("runtime") != "fused":  # which may have made all of its few updates in one call
-        assert STEPS / 2 <= run.summary["env_steps"] < STEPS and run.summary["stopped"]
+    spent = run.summary["env_steps"]
+    assert STEPS / 2 <= spent <= STEPS
+    # A fused call may make all of the few updates, and workers may have made them before their monitor looks.
+    if settings.get("runtime") not in ("fused", "processes"):
+        assert spent < STEPS and run.summary["stopped"]
     return run
 
 
