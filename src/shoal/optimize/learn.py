@@ -369,7 +369,7 @@ def learn_to_optimize(
     out: str | Path | None = None,
     quiet: bool = True,
 ) -> Law:
-    """A law for `problem`, learnt with at most `budget` evaluations of f, whatever they are for.
+    """A law for `problem`, learnt with at most `budget` evaluations of f, for all purposes together.
 
     An episode of T steps takes T + 1 evaluations: one at its start, one a step. Finding out how f can be called, trying it
     out and choosing the law that is kept are paid from the same budget.

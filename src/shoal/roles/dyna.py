@@ -129,7 +129,7 @@ class DynaUpdate:
     def _imagined_gradients(
         self, state: LearnerState, version: int, call: int, progress: float, key: np.ndarray
     ) -> tuple[LearnerState, ActorState, dict[str, Any]] | None:
-        """One call, on minibatches of which `mix` is real and the rest imagined; None if it came to nothing finite."""
+        """One call, on minibatches whose share `mix` is real and the rest imagined; None if the result is not finite."""
         real, memory = self._mixed, self._real.memory
         batch = self.imagined.sample(self._count, self._algorithm.config.batch_size - real, version, call)
         drawn = batch.drawn

@@ -104,7 +104,7 @@ class JointLearner:
         self._board.publish(self.version, to_vector(self._parts.algorithm.actor_state(self.state)))
 
     def _meet(self) -> Generator[Op[Any], Any, None]:
-        """Wait for all, then take what the first published last: nobody can publish anything else before all have it."""
+        """Wait for all, then take what the first published last; the next comes only after all have it."""
         while True:
             try:
                 yield from self._group.mean(self._index, np.zeros(1, np.float32))

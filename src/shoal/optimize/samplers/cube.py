@@ -14,7 +14,7 @@ class Cube(NamedTuple):
     """`widths[i]` columns belong to side i: one for a number, several for the one-hot of a categorical knob."""
 
     widths: tuple[int, ...]
-    conditions: int = 0  # so many of the last sides are conditions, which are given; the others are knobs
+    conditions: int = 0  # how many of the last sides are conditions, which are given; the others are knobs
 
     @property
     def sides(self) -> int:
