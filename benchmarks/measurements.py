@@ -17,7 +17,7 @@ from hpc import mpi_queue, offload
 from inference import inference
 from lunar import LUNAR, lunar_limit, lunar_long, lunar_solve, lunar_speed
 from pong import breakout_learns, pong_learns, pong_speed
-from shared_params import a3c_solve, shared_params
+from shared_params import a3c_solve, dqn_workers, shared_params
 from shoal_runs import PYTHON, SHOAL, train
 from targets import Result, Target
 from targets import median as _median
@@ -121,4 +121,5 @@ MEASUREMENTS = {
     "dyna-cartpole": dyna_cartpole,
     "shared-params": shared_params,
     "a3c-solve": a3c_solve,
+    "dqn-workers": dqn_workers,
 }

@@ -15,7 +15,7 @@ from shoal.core.weights import to_vector
 from shoal.experiment import resolve
 from shoal.launch.compose import make_parts
 from shoal.roles.compiled import compiled
-from shoal.roles.links import compiled_gradient
+from shoal.roles.links import compiled_gradients
 from shoal.roles.one_by_one import UnrollGradients
 from shoal.roles.packing import Packing
 from shoal.roles.parts import Parts
@@ -118,19 +118,18 @@ def test_gradients_one_by_one_on_shards_are_an_update(optimiser: str) -> None:
     np.testing.assert_allclose(packing.from_shards(served), packing.pack(whole), rtol=2e-5, atol=1e-7)
 
 
-@pytest.mark.parametrize("share", [True, False])
-def test_a_gradient_on_the_shared_vector_is_that_of_an_update(share: bool) -> None:
-    """What a worker pushes for one gradient on its replay, moments and target included."""
+@pytest.mark.parametrize(("share", "count"), [(True, 1), (False, 1), (False, 3)])
+def test_gradients_on_the_shared_vector_are_those_of_an_update(share: bool, count: int) -> None:
+    """What a worker pushes for a few gradients on its replay, moments and target included."""
     parts = parts_of(name="dqn", batch_size=16, target_every=1, tau=0.5)
     state, packing = scrambled(parts.initial_state()), Packing(parts.algorithm, share)
     rng = np.random.default_rng(1)
-    rows = {f.name: rng.integers(0, 2, (1, 16, *f.shape)).astype(f.dtype) for f in row_record(parts).fields}
-    drawn = Drawn(type(rows_of(parts))(**rows), np.ones((1, 16), np.float32))
+    rows = {f.name: rng.integers(0, 2, (count, 16, *f.shape)).astype(f.dtype) for f in row_record(parts).fields}
+    drawn = Drawn(type(rows_of(parts))(**rows), np.ones((count, 16), np.float32))
     expected, _, _, errors = compiled_replay(parts.algorithm).learn(state, drawn, key_data(3))
-    one = jax.tree.map(lambda x: x[0], drawn)
-    step = compiled_gradient(parts.algorithm, share)
-    vector, own, _, found = step(packing.pack(state), packing.without_shared(state), one, key_data(3))
+    step = compiled_gradients(parts.algorithm, share)
+    vector, own, _, found = step(packing.pack(state), packing.without_shared(state), drawn, key_data(3))
     np.testing.assert_allclose(vector, packing.pack(expected), rtol=1e-5, atol=1e-6)
-    np.testing.assert_allclose(found, errors[0], rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(found, errors, rtol=1e-5, atol=1e-6)
     np.testing.assert_allclose(to_vector(own.extra["target"]), to_vector(expected.extra["target"]), rtol=1e-5)
     assert int(own.step) == int(expected.step) and not np.array_equal(vector, packing.pack(state))

@@ -208,7 +208,7 @@ def test_pulling_less_often_leaves_the_worker_behind(tmp_path: Path) -> None:
 
 
 def test_pulling_at_the_end_of_an_episode(tmp_path: Path) -> None:
-    run = train(tmp_path / "run", shared("lock", pull="episode"), updates=12, report_every=1)
+    run = train(tmp_path / "run", shared("lock", pull="episode"), updates=12, report_every=1, metrics_every=0)
     behind = 0
     for row in metrics(run):
         assert row["lag/max"] == behind
@@ -275,9 +275,32 @@ def test_half_and_half_is_the_whole_bit_for_bit(consistency: str, case: str, act
 def test_the_moments_of_many_workers_on_a_replay_stay_what_they_are(tmp_path: Path) -> None:
     """32 gradients an unroll forget nearly all of Adam's mean: four such changes added up would leave minus thrice of it."""
     algo = {**DQN, "every": 1, "learning_rate": 1e-6, "target_every": 10**6}
-    run = train(tmp_path / "run", shared("hogwild"), case="dqn", actors=4, updates=80, runtime="threads", algo=algo)
+    kind = shared("hogwild", push_every=1)
+    run = train(tmp_path / "run", kind, case="dqn", actors=4, updates=80, runtime="threads", algo=algo)
     means = [array for name, array in run._loaded().arrays.items() if name.startswith("state/moments/mu/")]
     assert means and max(np.abs(array).max() for array in means) < 10.0, "gradients are clipped to a norm of 10"
+
+
+@pytest.mark.parametrize("consistency", ["hogwild", "lock"])
+def test_gradients_of_a_replay_come_in_whole_pushes(consistency: str, tmp_path: Path) -> None:
+    """Steps that did not earn a whole push are carried over, so the number of gradients is that of the steps."""
+    counts = {}
+    for together in (1, 4):
+        kind = shared(consistency, push_every=together)
+        algo = {**DQN, "every": 3, "warmup": 0}
+        run = train(tmp_path / str(together), kind, case="dqn", actors=2, updates=20, algo=algo)
+        counts[together] = vector(run, "step")[0]
+        assert np.isfinite(vector(run)).all()
+    assert counts[4] % 4 == 0 and 0 <= counts[1] - counts[4] < 4, counts
+
+
+def test_the_default_push_shares_out_sixteen_gradients(tmp_path: Path) -> None:
+    for actors, named in ((2, 8), (4, 4)):
+        runs = [
+            train(tmp_path / f"{actors}-{every}", kind, case="dqn", actors=actors, updates=12, algo={**DQN, "every": 1})
+            for every, kind in ((None, shared("lock")), (named, shared("lock", push_every=named)))
+        ]
+        assert runs[0].params_hash == runs[1].params_hash
 
 
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
@@ -289,6 +312,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "split alone": ({"split": True}, "at least --actors 2"),
     "replay": ({"replay": "global"}, "algorithms that learn from a replay"),
     "many gradients": ({"moments": "shared"}, "several gradients, whose changes of the moments do not add up"),
+    "push": ({"push_every": 4}, "--topology.push-every is 4: only algorithms that learn from a replay"),
     "pull": ({"pull": "episode", "pull_every": 3}, "--topology.pull-every is 3"),
 }
 
@@ -301,6 +325,12 @@ def test_what_makes_no_sense_is_refused_in_one_line(name: str, tmp_path: Path) -
         train(tmp_path / "run", {"name": "shared_params", **options}, case=case)
     assert "\n" not in str(caught.value)
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(("consistency", "what"), [("gossip", "the whole update"), ("sharded", "one gradient")])
+def test_pushes_of_some_consistencies_have_a_size_of_their_own(consistency: str, what: str, tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match=f"--topology.push-every is 4: under {consistency} each push is {what}"):
+        train(tmp_path / "run", shared(consistency, push_every=4), actors=2, case="dqn")
 
 
 def test_split_needs_two_nets(tmp_path: Path) -> None:

@@ -19,11 +19,11 @@ from shoal.core.ports import NOT_YET, Op, Stream, Table
 from shoal.core.program import Ports
 from shoal.core.record import Field, Record
 from shoal.core.trajectory import Array, Trajectory
-from shoal.roles.compiled import apply
 from shoal.roles.one_by_one import OneByOne, ReplayGradients, compiled_steps
 from shoal.roles.packing import Packing
 from shoal.roles.parts import Parts
-from shoal.roles.soundness import SOUND, Watch, is_sound, seen_in, sound
+from shoal.roles.replaying import blank_minibatches, learn
+from shoal.roles.soundness import SOUND, Watch, is_sound, seen_in
 from shoal.roles.updates import Update
 
 
@@ -85,10 +85,10 @@ class Central:
 
 
 class Stepwise:
-    """One vector for all, and a push for every gradient on a replay, made of the newest weights by moments that all share.
+    """One vector for all, and a push for every few gradients on a replay, made of the newest weights.
 
-    Several gradients in one push would be made of weights as old as all that others push meanwhile, and moments that forget
-    much at once cannot be added up: with four workers and more, DQN then learns nothing.
+    The gradients of a whole unroll in one push would be made of weights as old as all that others push meanwhile: with four
+    workers and more, DQN then diverges.
     """
 
     def __init__(
@@ -97,13 +97,17 @@ class Stepwise:
         worker: int,
         packing: Packing,
         gradients: ReplayGradients,
+        together: int,
         wild: bool,
         parts: Parts,
         watch: Watch,
     ) -> None:
         self._table, self._worker, self._packing, self._gradients, self._wild = table, worker, packing, gradients, wild
-        self._algorithm, self._watch = parts.algorithm, watch
-        self._step = compiled_gradient(parts.algorithm, packing.vectors > 0)
+        self._algorithm, self._watch, self._together = parts.algorithm, watch, together
+        vector, own = np.zeros(packing.width, np.float32), packing.without_shared(packing.blank())
+        drawn = blank_minibatches(parts, together)
+        step = compiled_gradients(parts.algorithm, packing.vectors > 0)
+        self._step = step.lower(vector, own, drawn, key_data(0)).compile()
 
     def waited(self) -> float:
         return self._table.waited
@@ -115,9 +119,9 @@ class Stepwise:
         gradients = self._gradients
         state, due = gradients.take(state, unroll.acted, unroll.trajectory, unroll.version, unroll.progress)
         own, lag, losses = self._packing.without_shared(state), 0, {}
-        for index in range(due):
+        for first in range(0, due, self._together):
             pulled, old = self._table.pull()
-            vector, after, losses, errors = self._step(old, own, *gradients.minibatch(index))
+            vector, after, losses, errors = self._step(old, own, *gradients.minibatches(first))
             if not losses.pop(SOUND):  # nothing is pushed, and what follows would be made of the same weights
                 state = self._packing.unpack(old, own)
                 self._watch.bad(seen_in(self._algorithm, state, losses, [unroll.trajectory]))
@@ -133,7 +137,7 @@ class Stepwise:
                     ],
                 )
             lag = count - 1 - pulled
-            gradients.learnt(index, errors)
+            gradients.learnt(first, errors)
         else:
             if due:
                 self._watch.good()
@@ -142,19 +146,16 @@ class Stepwise:
 
 
 @cache
-def compiled_gradient(algorithm: Algorithm, share: bool) -> Any:
-    """(shared vector, own part, minibatch, key data) -> (shared vector, own part, metrics, errors): one gradient, applied.
+def compiled_gradients(algorithm: Algorithm, share: bool) -> Any:
+    """(shared vector, own part, minibatches [count, batch, ...], key data) -> (shared vector, own part, metrics, errors).
 
-    Among the metrics is the verdict, `SOUND`.
+    One gradient after another, each applied. Among the metrics is the verdict, `SOUND`.
     """
     packing = Packing(algorithm, share)
 
-    def step(vector: Array, own: LearnerState, minibatch: Any, key: Array) -> Any:
-        state = packing.unpack(vector, own)
-        grads, feedback = algorithm.gradients(state, minibatch, jax.random.wrap_key_data(key))
-        after = apply(algorithm, state, grads)
-        metrics = {**feedback.metrics, SOUND: sound(after.params, feedback.metrics)}
-        return packing.flat(after), packing.without_shared(after), metrics, feedback.td
+    def step(vector: Array, own: LearnerState, drawn: Any, key: Array) -> Any:
+        after, _, metrics, errors = learn(algorithm, packing.unpack(vector, own), drawn, key)
+        return packing.flat(after), packing.without_shared(after), metrics, errors
 
     return jax.jit(step)
 

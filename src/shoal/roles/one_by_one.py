@@ -110,10 +110,11 @@ class UnrollGradients:
 
 
 class ReplayGradients:
-    """Keeps the unroll, then as many gradients on what is kept as its steps have earned."""
+    """Keeps the unroll, then as many gradients on what is kept as its steps have earned, in multiples of `together`."""
 
-    def __init__(self, parts: Parts, memory: Replaying, watch: Watch) -> None:
+    def __init__(self, parts: Parts, memory: Replaying, watch: Watch, together: int = 1) -> None:
         self._parts, self._seed, self._replay, self._memory = parts, parts.seed, replay_of(parts), memory
+        self._together = together
         self._watch = watch
         self._prepare = compiled_replay(parts.algorithm).prepare
         self._steps = compiled_steps(parts.algorithm)
@@ -136,28 +137,32 @@ class ReplayGradients:
         self._memory.insert(kept.rows, np.asarray(kept.valid))
         if not self._memory.ready():
             return state, 0
-        due, self._owed = divmod(self._owed + trajectory.reward.size * self._replay.repeats, self._replay.every)
+        price = self._together * self._replay.every
+        calls, self._owed = divmod(self._owed + trajectory.reward.size * self._replay.repeats, price)
+        due = calls * self._together
         if due:
             self._batch, self._version = self._memory.sample(due, progress, version, 0), version
         return state, due
 
-    def minibatch(self, index: int) -> tuple[Any, np.ndarray]:
-        """(what gradient number `index` is made of, its key data)."""
+    def minibatches(self, first: int) -> tuple[Any, np.ndarray]:
+        """(what gradients `first` to `first + together` are made of, arrays [together, ...]; their key data)."""
         # By NumPy: JAX would take longer to cut it out than to learn from it.
-        drawn = jax.tree.map(lambda x: np.asarray(x)[index], self._batch.drawn)
-        return drawn, key_data(self._seed, LEARNING, self._version, index)
+        drawn = jax.tree.map(lambda x: np.asarray(x)[first : first + self._together], self._batch.drawn)
+        return drawn, key_data(self._seed, LEARNING, self._version, first)
 
-    def learnt(self, index: int, errors: Any) -> None:
-        """It is made: a prioritized replay wants to know its errors."""
+    def learnt(self, first: int, errors: Any) -> None:
+        """Gradients from `first` on are made: a prioritized replay needs their errors [count, batch]."""
         if self._replay.kind == "prioritized":
-            self._memory.feedback(self._batch.indices[index], np.asarray(errors))
+            self._memory.feedback(self._batch.indices[first : first + len(errors)], np.asarray(errors))
 
     def named(self, metrics: Any) -> dict[str, float]:
         return {**_named(metrics), "replay/rows": float(self._memory.size())}
 
     def gradient(self, state: LearnerState, index: int) -> Gradient:
-        vector, metrics, errors = self._steps.drawn(state, *self.minibatch(index))
-        self.learnt(index, errors)
+        drawn = jax.tree.map(lambda x: np.asarray(x)[index], self._batch.drawn)
+        key = key_data(self._seed, LEARNING, self._version, index)
+        vector, metrics, errors = self._steps.drawn(state, drawn, key)
+        self.learnt(index, errors[None])
         return Gradient(np.asarray(vector), self.named(metrics), False)
 
     def snapshots(self) -> Snapshot:

@@ -218,10 +218,7 @@ class ReplayUpdate:
         """Compile both functions ahead of the data."""
         slot = as_trajectory(self._parts.record.empty())
         prepare = self._compiled.prepare.lower(state, acted, [slot] * lanes, key_data(0), np.float32(0)).compile()
-        fields = row_record(self._parts).fields
-        rows = {f.name: np.zeros((self._count, self._replay.batch, *f.shape), f.dtype) for f in fields}
-        weight = np.ones((self._count, self._replay.batch), np.float32)
-        drawn = Drawn(type(rows_of(self._parts))(**rows), weight)
+        drawn = blank_minibatches(self._parts, self._count)
         self._compiled = CompiledReplay(prepare, self._compiled.learn.lower(state, drawn, key_data(0)).compile())
 
     def __call__(
@@ -306,6 +303,13 @@ def row_record(parts: Parts) -> Record:
     """Of one row of the replay."""
     rows = rows_of(parts)
     return Record(tuple(Field(name, a.shape[2:], a.dtype.name) for name, a in zip(rows._fields, rows, strict=True)))
+
+
+def blank_minibatches(parts: Parts, count: int) -> Drawn:
+    """Arrays [count, batch, ...] in the shapes of what is drawn, to compile with."""
+    shape = (count, replay_of(parts).batch)
+    rows = {field.name: np.zeros((*shape, *field.shape), field.dtype) for field in row_record(parts).fields}
+    return Drawn(type(rows_of(parts))(**rows), np.ones(shape, np.float32))
 
 
 def replay_bytes(parts: Parts) -> int:

@@ -11,7 +11,7 @@ from typing import Any, Literal
 import jax
 import numpy as np
 
-from shoal.core.algorithm import Algorithm, LearnerState, Moments, Replay
+from shoal.core.algorithm import LearnerState, Moments, Replay
 from shoal.core.config import Fraction, Positive
 from shoal.core.keys import going_on
 from shoal.core.ports import NOT_YET, Op, Pool, Roster, Slot, Stream, Table
@@ -31,6 +31,7 @@ from shoal.roles.soundness import Watch
 from shoal.roles.updates import make_update
 
 REPORT_SECONDS = 0.1  # between two reports, at least: they are looked at while the workers want the cores
+STALE = 16  # gradients of a replay that all workers together may have under way
 OWN_METRICS = (
     "lag/versions",
     "lag/max",
@@ -68,16 +69,28 @@ class SharedParamsConfig:
     replay: Literal["local", "global"] = "local"
     """for algorithms with a replay: one a worker, or one that all write to and draw from"""
 
-    def share_moments(self, algorithm: Algorithm) -> bool:
+    push_every: Positive | None = None
+    """for algorithms with a replay: gradients between two pushes; by default 16 shared out among the workers"""
+
+    def gradients_a_push(self, parts: Parts) -> int:
+        """Of an algorithm with a replay. A push of k gradients is made of weights that lack up to k of every other worker."""
+        if self.push_every is not None:
+            return self.push_every
+        # Within a loop XLA's convolutions on CPU take several times as long.
+        return 1 if parts.algorithm.task.spec.obs.is_image else max(1, STALE // parts.actors)
+
+    def share_moments(self, parts: Parts) -> bool:
         if self.moments is not None:
             return self.moments == "shared"
-        return self.consistency == "sharded" or (self.consistency != "gossip" and one_at_a_time(algorithm))
+        return self.consistency == "sharded" or (self.consistency != "gossip" and self.one_at_a_time(parts))
 
-
-def one_at_a_time(algorithm: Algorithm) -> bool:
-    """Whether each push is of one gradient: only then do changes of the moments add up. Several forget most of what was there,
-    and of three workers that do so at once the sum would be minus twice of it."""
-    return isinstance(algorithm.experience, Replay) or algorithm.minibatches.epochs * algorithm.minibatches.parts == 1
+    def one_at_a_time(self, parts: Parts) -> bool:
+        """Whether each push is of one gradient: only then do changes of the moments add up. Several forget most of what was
+        there, and of three workers that do so at once the sum would be minus twice of it."""
+        if isinstance(parts.algorithm.experience, Replay):
+            return parts.actors == 1 or self.gradients_a_push(parts) == 1
+        cut = parts.algorithm.minibatches
+        return cut.epochs * cut.parts == 1
 
 
 class Worker:
@@ -90,7 +103,7 @@ class Worker:
         self._roster: Roster = ports["roster"]
         self._news: Stream = ports["news"]
         self._own: Table = ports["own"]
-        self._packing = Packing(parts.algorithm, config.share_moments(parts.algorithm))
+        self._packing = Packing(parts.algorithm, config.share_moments(parts))
         self._statistics = Statistics(ports["statistics"], self._packing) if "statistics" in ports else None
         # How many unrolls this worker had made is known where it goes on exactly; elsewhere they were shared out by chance.
         exact = f"worker-{index}" in parts.snapshots
@@ -120,16 +133,17 @@ class Worker:
         blank = packing.blank()
         state, actor = self._open(packing.pack(blank), packing.without_shared(blank))
         if config.consistency == "sharded":
-            gradients = make_one_by_one(mine, memory, watch)
+            one_by_one = make_one_by_one(mine, memory, watch)
             if memory is None:  # compiles; a replay would remember it
-                state, _ = gradients.take(state, actor, as_trajectory(self._slot), 0, 0.0)
-                gradients.gradient(state, 0)
-            self._learning: Any = gradients
-            return Sharded(ports, index, packing, gradients, parts, watch)
+                state, _ = one_by_one.take(state, actor, as_trajectory(self._slot), 0, 0.0)
+                one_by_one.gradient(state, 0)
+            self._learning: Any = one_by_one
+            return Sharded(ports, index, packing, one_by_one, parts, watch)
         wild = config.consistency == "hogwild"
         if memory is not None and parts.actors > 1 and config.consistency != "gossip":
-            self._learning = one_by_one = ReplayGradients(mine, memory, watch)
-            return Stepwise(ports["weights"], index, packing, one_by_one, wild, parts, watch)
+            together = config.gradients_a_push(parts)
+            self._learning = gradients = ReplayGradients(mine, memory, watch, together)
+            return Stepwise(ports["weights"], index, packing, gradients, together, wild, parts, watch)
         self._learning = update = make_update(mine, watch, memory)
         update.compile(state, actor, 1)
         mask = packing.mask(critic=index % 2 == 1) if config.split else None
@@ -259,7 +273,7 @@ class Monitor:
         self, config: SharedParamsConfig, news: NewsFormat, parts: Parts, ports: Ports, context: Context
     ) -> None:
         self._config, self._format, self._parts, self._ports = config, news, parts, ports
-        self._packing = Packing(parts.algorithm, config.share_moments(parts.algorithm))
+        self._packing = Packing(parts.algorithm, config.share_moments(parts))
         self._weights: Table = ports["weights"]
         self._own: Table = ports["own"]
         self._roster: Roster = ports["roster"]

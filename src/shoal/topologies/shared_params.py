@@ -16,7 +16,7 @@ from functools import partial
 import jax
 import numpy as np
 
-from shoal.core.algorithm import Drawn, Replay
+from shoal.core.algorithm import Replay
 from shoal.core.errors import BadInput
 from shoal.core.keys import key_data
 from shoal.core.program import PoolSpec, PortSpec, Program, RoleSpec, RosterSpec, StreamSpec, TableSpec
@@ -26,9 +26,9 @@ from shoal.roles.links import gradient_record
 from shoal.roles.news import NewsFormat
 from shoal.roles.packing import Packing
 from shoal.roles.parts import Parts
-from shoal.roles.replaying import replay_of, row_record, rows_of, shared_out
+from shoal.roles.replaying import blank_minibatches, replay_of, row_record, shared_out
 from shoal.roles.shards import Shard
-from shoal.roles.shared import OWN_METRICS, Monitor, SharedParamsConfig, Worker, one_at_a_time
+from shoal.roles.shared import OWN_METRICS, Monitor, SharedParamsConfig, Worker
 from shoal.roles.soundness import SOUND
 from shoal.roles.straying import straying_rows
 
@@ -63,7 +63,7 @@ class SharedParamsTopology:
 
     def program(self, parts: Parts) -> Program:
         config = self.config
-        packing = Packing(parts.algorithm, config.share_moments(parts.algorithm))
+        packing = Packing(parts.algorithm, config.share_moments(parts))
         workers = tuple(f"worker-{i}" for i in range(parts.actors))
         self._check(parts, packing)
         news = NewsFormat((*loss_names(parts), *OWN_METRICS), parts.unroll * parts.envs)
@@ -109,10 +109,10 @@ class SharedParamsTopology:
 
     def _check(self, parts: Parts, packing: Packing) -> None:
         config = self.config
-        if config.moments == "shared" and config.consistency != "sharded" and not one_at_a_time(parts.algorithm):
+        if config.moments == "shared" and config.consistency != "sharded" and not config.one_at_a_time(parts):
             raise BadInput(
-                "--topology.moments is 'shared': an update of this algorithm is several gradients, whose changes of the moments"
-                " do not add up; own, or --topology.consistency sharded"
+                "--topology.moments is 'shared': a push of this algorithm is several gradients, whose changes of the moments"
+                " do not add up; own, or --topology.consistency sharded (or, with a replay, --topology.push-every 1)"
             )
         if config.consistency == "sharded" and config.shards > packing.size:
             raise BadInput(
@@ -122,6 +122,17 @@ class SharedParamsTopology:
             raise BadInput(
                 "--topology.replay is 'global': only algorithms that learn from a replay have one, such as dqn"
             )
+        if config.push_every is not None:
+            if not isinstance(parts.algorithm.experience, Replay):
+                raise BadInput(
+                    f"--topology.push-every is {config.push_every}: only algorithms that learn from a replay, such as dqn, make"
+                    " several pushes of an unroll"
+                )
+            if config.consistency not in ("hogwild", "lock"):
+                what = {"gossip": "the whole update", "sharded": "one gradient"}[config.consistency]
+                raise BadInput(
+                    f"--topology.push-every is {config.push_every}: under {config.consistency} each push is {what}"
+                )
         if not config.split:
             return
         if set(packing.shape.params) != {"policy", "value"}:
@@ -139,9 +150,7 @@ def loss_names(parts: Parts) -> tuple[str, ...]:
     state = jax.eval_shape(lambda: algorithm.init(jax.random.key(0)))
     replay = algorithm.experience
     if isinstance(replay, Replay):
-        fields = row_record(parts).fields
-        rows = type(rows_of(parts))(**{f.name: np.zeros((replay.batch, *f.shape), f.dtype) for f in fields})
-        drawn = Drawn(rows, np.ones(replay.batch, np.float32))
+        drawn = jax.tree.map(lambda x: x[0], blank_minibatches(parts, 1))
         names = jax.eval_shape(algorithm.gradients, state, drawn, jax.random.key(0))[1].metrics
         return (*map(metric_name, names), *REPLAY_METRICS)
     acted = jax.eval_shape(algorithm.actor_state, state)
