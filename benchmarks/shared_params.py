@@ -70,31 +70,42 @@ def shared_params(quick: bool) -> Result:
 
 
 def a3c_solve(quick: bool) -> Result:
-    """LunarLander-v3, A3C by Hogwild!: seconds from the command's start to a mean of 200 over 100 episodes with two workers, set-up
-    included; and what eight workers on the same cores come to."""
+    """LunarLander-v3, A3C by Hogwild! with two workers: seconds from the command's start, set-up included, until three greedy
+    evaluations of 25 fresh episodes in a row reach 200 (`--until-eval 200`), and the policy of that moment over 100 further greedy
+    and sampled episodes; until the training episodes, whose actions are sampled, first average 200; and what eight workers on
+    the same cores come to."""
     train(*A3C, "--steps", "20000", "--eval-episodes", "1")  # fills the cache of compiled code, not counted
     seeds = range(1 if quick else 5)
-    rows, eight = [], []
-    for seed in seeds:
-        row = train(*A3C, "--actors", "2", "--until-return", "200", "--seed", str(seed))
-        rows.append(row | {"solved_after_s": solved_after(row), "case": f"2 workers, seed {seed}"})
+    two = ("--actors", "2")
+
+    def solve(case: str, *words: str) -> dict[str, Any]:
+        row = train(*A3C, *two, *words)
+        return row | {"solved_after_s": solved_after(row), "case": f"2 workers, {case}"}
+
+    kept = [
+        solve(f"until greedy evaluations, seed {seed}", "--until-eval", "200", "--seed", str(seed)) for seed in seeds
+    ]
+    first = [solve(f"until first passage, seed {seed}", "--until-return", "200", "--seed", str(seed)) for seed in seeds]
     for split in ("false", "true"):
-        row = train(*A3C, "--actors", "2", "--until-return", "200", "--topology.split", split)
-        case = f"2 workers, {'actor and critic apart' if split == 'true' else 'each both'}, seed 0"
-        rows.append(row | {"solved_after_s": solved_after(row), "case": case})
+        how = "actor and critic apart" if split == "true" else "each both"
+        first.append(solve(f"{how}, seed 0", "--until-return", "200", "--topology.split", split))
+    eight = []
     for seed in seeds:
         words = ("--actors", "8", "--envs", "16", "--steps", str(200_000 if quick else 1_000_000), "--seed", str(seed))
         eight.append(train(*A3C, *words, "--eval-episodes", "1") | {"case": f"8 workers, seed {seed}"})
-    solved = [row["solved_after_s"] for row in rows[: len(seeds)]]
+    solved = [row["solved_after_s"] for row in kept]
+    passed = [row["solved_after_s"] for row in first[: len(seeds)]]
+    greedy = [row.get("eval_mean") is not None and row["eval_mean"] >= 200 for row in kept]
     learnt = [row.get("return_mean") is not None and row["return_mean"] > (-150 if quick else 0) for row in eight]
     targets = [
+        Target("seeds whose policy scores 200 greedily when it is called solved", sum(greedy) / len(seeds), ">= 1"),
+        Target("seconds to that, set-up included, median", median(solved, 1), "<= 60"),
         Target(
-            "seconds to 200, set-up included, slowest", median(solved, len(seeds)) and max(map(float, solved)), "<= 30"
+            "seconds to the first passage, slowest", median(passed, len(seeds)) and max(map(float, passed)), "<= 30"
         ),
-        Target("share of seeds solved", sum(s is not None for s in solved) / len(seeds), ">= 1"),
         Target("share of seeds that learn with 8 workers", sum(learnt) / len(seeds), ">= 1"),
     ]
-    return Result([*rows, *eight], targets)
+    return Result([*kept, *first, *eight], targets)
 
 
 def dqn_workers(quick: bool) -> Result:
