@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import shoal
+from shoal.acting import inference
 from shoal.roles import actor as acting
-from shoal.roles import inference
 
 T, B = 4, 2
 QUIET: dict[str, Any] = {"eval_episodes": 0, "sinks": ("jsonl",), "quiet": True, "report": False}
