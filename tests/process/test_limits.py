@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from shoal.core import device, limits
 from shoal.experiment import cores
+from shoal.process import device, limits
 
 GIB = 2**30
 V1 = "{0} 31 0:29 {1} /sys/fs/cgroup/{2} rw,relatime - cgroup cgroup rw,{2}\n"

@@ -17,7 +17,7 @@ from shoal.core.program import Context, Report
 from shoal.experiment import resolve
 from shoal.launch.compose import make_blueprint
 from shoal.learning.weight_exchange import Central
-from shoal.roles import shared as shared_roles
+from shoal.roles import shared_params as shared_roles
 from shoal.runtimes.inline import inline_ports
 
 T, B, N = 8, 4, 6
