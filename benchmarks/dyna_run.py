@@ -20,7 +20,7 @@ import numpy as np
 import shoal
 from shoal.core.program import Report
 from shoal.experiment import resolve
-from shoal.launch.compose import make_parts
+from shoal.launch.compose import make_blueprint
 
 GOALS = (195, 475)
 WINDOW = 100  # training episodes of the mean
@@ -81,7 +81,7 @@ def _note(found: dict[int, tuple[int, int]], mean: float, at: tuple[int, int]) -
 def run(seed: int, until: float | None, settings: dict[str, Any]) -> dict[str, Any]:
     """Train until the mean of training episodes is `until`, or to the end of the budget; then 100 greedy episodes."""
     settings = {**PLAIN, **settings, "seed": seed, "until_return": until, "eval_episodes": 100}
-    judge = Judge(make_parts(resolve("CartPole-v1", settings), None, None).algorithm)
+    judge = Judge(make_blueprint(resolve("CartPole-v1", settings), None, None).algorithm)
     folder = Path(tempfile.mkdtemp(prefix="dyna-"))
     try:
         out = folder / "run"

@@ -22,12 +22,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from shoal.core.device import settle_process
 from shoal.core.program import Context, Ports, Program, Report, RoleSpec, Steps, StreamSpec
 from shoal.core.record import Field, Record
 from shoal.core.spec import ActionSpec, Categorical, EnvSpec, ObsSpec
 from shoal.nets.q_network import QNetConfig, QNetwork
 from shoal.ops.q_learning import value_of
+from shoal.process.device import settle_process
 from shoal.runtimes.processes import Processes, ProcessesConfig
 
 OBS, ACTIONS, HIDDEN, GAMMA = 8, 4, (64, 128), 0.99

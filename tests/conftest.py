@@ -10,7 +10,7 @@ from pathlib import Path
 import jax
 import pytest
 
-from shoal.core.device import settle_process
+from shoal.process.device import settle_process
 
 settle_process()
 

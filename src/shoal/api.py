@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from shoal.acting.player import Policy
 from shoal.core.errors import BadInput, RunFailed
 from shoal.core.program import Fault, Report
 from shoal.core.weights import params_hash
@@ -25,15 +26,14 @@ from shoal.launch.compose import make_algorithm
 from shoal.launch.evaluation import EvaluationFailed, Evaluator
 from shoal.launch.saved import actor_of, check_same_spaces, state_of, under, write_policy
 from shoal.launch.training import Callback, Outcome, Training
-from shoal.observe import statistics
 from shoal.observe.video import record
-from shoal.roles.evaluator import Policy
+from shoal.process.lock import RunLock
+from shoal.process.signals import StopRequest
 from shoal.run.checkpoints import Checkpoints, Loaded
 from shoal.run.folder import RunFolder, read_json, ways
-from shoal.run.lock import RunLock
-from shoal.run.signals import StopRequest
 from shoal.runtimes.mpi import join
 from shoal.runtimes.threads import aside
+from shoal.studies import statistics
 
 SOON = 30.0  # seconds of training for which an evaluation process is kept ready: it holds a third of a gigabyte
 CLIP_SECONDS = 20.0  # of drawing for a report: where a picture takes a tenth of a second, the clip is short
@@ -261,7 +261,7 @@ def train(
             run = Run(folder, plan, _summary(plan, folder, outcome, began, evaluator.faults))
             try:
                 if outcome.state is not None:
-                    write_policy(folder.policy_path, plan, outcome.state, training.parts.algorithm)
+                    write_policy(folder.policy_path, plan, outcome.state, training.blueprint.algorithm)
                 folder.write_json(folder.summary_path, run.summary)
                 if not outcome.stopped:
                     _look_back(run, evaluator, stop, report)

@@ -19,11 +19,11 @@ from shoal.algos import ALGOS
 from shoal.core import config as configs
 from shoal.core.config import NonNegative, NonNegativeFloat, Positive
 from shoal.core.errors import BadInput, nearest
-from shoal.core.limits import core_quota
 from shoal.core.spec import EnvSpec
 from shoal.envs.source import EnvSource, Source, find
 from shoal.nets.actor_critic import ActorCritic
 from shoal.nets.q_network import QNetwork
+from shoal.process.limits import core_quota
 from shoal.runtimes import RUNTIMES
 from shoal.topologies import TOPOLOGIES
 from shoal.tuned import tuned

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from shoal.acting.compiled_act import compiled_act
 from shoal.algos.dqn import DQN, DQNConfig
 from shoal.algos.ppo import PPO, PPOConfig
 from shoal.core.algorithm import Drawn, Replay, Task
@@ -20,9 +21,9 @@ from shoal.core.keys import key_data
 from shoal.core.spec import ActionSpec, Binary, Categorical, Continuous, EnvSpec, ObsSpec
 from shoal.core.trajectory import Trajectory, Transitions
 from shoal.core.weights import layout_of, params_hash, to_vector
+from shoal.learning.compiled_update import apply, compiled_update
 from shoal.nets.actor_critic import ActorCritic, NetConfig
 from shoal.nets.q_network import QNetConfig, QNetwork
-from shoal.roles.compiled import apply, compiled
 
 T, B, WIDTH, ACTIONS, N = 8, 4, 3, 3, 10
 SPEC = EnvSpec("test", ObsSpec((WIDTH,)), ActionSpec((Categorical((ACTIONS,)),), scalar=True))
@@ -236,7 +237,7 @@ class TestLearning:
 class TestActing:
     def actions(self, algorithm: DQN, state: Any, explore: float, keys: int = 200) -> np.ndarray:
         obs = np.random.default_rng(0).normal(size=(B, WIDTH)).astype(np.float32)
-        act, actor = compiled(algorithm).act, algorithm.actor_state(state)
+        act, actor = compiled_act(algorithm), algorithm.actor_state(state)
         args = ({}, np.zeros(B, bool)), np.full(B, explore, np.float32)
         acted = [act(actor, obs, *args[0], key_data(k), np.int32(0), args[1]) for k in range(keys)]
         assert all(extras == {} and carry == {} for _, extras, carry in acted)
@@ -261,7 +262,7 @@ class TestActing:
 
     def test_each_environment_explores_by_its_own_share(self) -> None:
         algorithm = make(epsilon_start=1.0)
-        obs, act = np.zeros((B, WIDTH), np.float32), compiled(algorithm).act
+        obs, act = np.zeros((B, WIDTH), np.float32), compiled_act(algorithm)
         actor, explore = algorithm.actor_state(begin(algorithm)), np.array([0, 1, 0, 1], np.float32)
         actions = np.stack(
             [
@@ -370,5 +371,5 @@ def test_a_net_without_a_policy_is_refused_by_the_others() -> None:
 
 def test_equal_ones_compile_once() -> None:
     one, other = (DQN(DQNConfig(), Task(spec=SPEC, envs=B), QNetwork(QNetConfig(), SPEC)) for _ in range(2))
-    assert one is not other and one == other and compiled(one) is compiled(other)
+    assert one is not other and one == other and compiled_update(one) is compiled_update(other)
     assert isinstance(one.experience, Replay)

@@ -20,9 +20,9 @@ from shoal.core.errors import BadInput
 from shoal.core.keys import key_data
 from shoal.core.spec import ActionSpec, Categorical, EnvSpec, ObsSpec
 from shoal.core.trajectory import EARNED, Trajectory
+from shoal.learning.compiled_update import compiled_update
 from shoal.nets.actor_critic import ActorCritic, NetConfig
 from shoal.nets.q_network import QNetConfig, QNetwork
-from shoal.roles.compiled import compiled
 
 T, B = 8, 4
 SPEC = EnvSpec("test", ObsSpec((3,)), ActionSpec((Categorical((2,)),), scalar=True))
@@ -51,7 +51,7 @@ def learn(algorithm: PPO, updates: int = 1, progress: float = 0.0) -> tuple[Any,
     for i in range(updates):
         acted = algorithm.actor_state(state)
         args = (state, acted, [trajectory()], key_data(i), np.float32(progress))
-        state, _, metrics = compiled(algorithm).update(*args)
+        state, _, metrics = compiled_update(algorithm)(*args)
     return state, {name: float(value) for name, value in metrics.items()}
 
 
@@ -163,7 +163,7 @@ def test_probabilities_below_the_floor_have_no_gradient(floor: float, moves: boo
     algorithm = A2C(config, Task(spec=SPEC, envs=B), net)
     state = jax.jit(algorithm.init)(jax.random.key(0))
     args = (state, algorithm.actor_state(state), [trajectory()], key_data(0), np.float32(0))
-    metrics = compiled(algorithm).update(*args)[2]
+    metrics = compiled_update(algorithm)(*args)[2]
     assert (float(metrics["grad_norm"]) > 0) == moves
 
 
@@ -180,7 +180,7 @@ def test_an_update_that_stops_at_once_still_tells_its_losses() -> None:
     algorithm = ppo(batch_size=8, target_kl=1e-9)
     state, other = (jax.jit(algorithm.init)(jax.random.key(seed)) for seed in (0, 1))
     args = (state, algorithm.actor_state(other), [trajectory()], key_data(0), np.float32(0))
-    after, _, metrics = compiled(algorithm).update(*args)
+    after, _, metrics = compiled_update(algorithm)(*args)
     assert int(after.step) == 0 and float(metrics["value"]) > 0 and float(metrics["kl"]) > 1e-9
 
 

@@ -13,10 +13,10 @@ import pytest
 from shoal.cli.main import main
 from shoal.core.config import build
 from shoal.core.errors import BadInput, RunFailed
-from shoal.observe import compare
-from shoal.observe.grid import GridConfig, ways_of
-from shoal.observe.measured import measure, ratio, rows_of, table_of
-from shoal.runtimes.commands import Finished, run_command
+from shoal.process.commands import Finished, run_command
+from shoal.studies import compare
+from shoal.studies.grid import GridConfig, ways_of
+from shoal.studies.measured import measure, ratio, rows_of, table_of
 
 PNG = b"\x89PNG"
 

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from shoal.acting.compiled_act import compiled_act
 from shoal.algos import ALGOS
 from shoal.algos.on_policy import OnPolicy
 from shoal.core.algorithm import Task
@@ -19,8 +20,8 @@ from shoal.core.keys import key_data
 from shoal.core.spec import ActionSpec, Binary, Categorical, Continuous, EnvSpec, ObsSpec
 from shoal.core.trajectory import Trajectory
 from shoal.core.weights import layout_of, params_hash, to_vector
+from shoal.learning.compiled_update import apply, compiled_update
 from shoal.nets.actor_critic import ActorCritic, NetConfig
-from shoal.roles.compiled import apply, compiled
 
 T, B, WIDTH = 8, 4, 3
 TERMINATED, TRUNCATED = (2, 0), (4, 1)  # (row, column) of the two ends in `trajectory`
@@ -61,7 +62,7 @@ def trajectory(algorithm: Any, seed: int = 0) -> Trajectory:
     rng = np.random.default_rng(seed)
     obs = rng.normal(size=(T + 1, B, WIDTH)).astype(np.float32)
     actor = algorithm.actor_state(begin(algorithm))
-    act = compiled(algorithm).act
+    act = compiled_act(algorithm)
     none, ones = np.zeros(B, bool), np.ones(B, np.float32)
     carry = {n: np.asarray(rng.normal(size=a.shape), np.float32) for n, a in algorithm.initial_carry(B).items()}
     actions = [np.asarray(act(actor, obs[t], carry, none, key_data(seed), np.int32(t), ones)[0]) for t in range(T)]
@@ -132,8 +133,8 @@ class TestAlgorithm:
     def test_equal_ones_compile_once(self, name: str) -> None:
         one, other = build(name), build(name)
         assert one is not other and one == other and hash(one) == hash(other)
-        assert compiled(one) is compiled(other)
-        assert compiled(one) is not compiled(build(name, gamma=0.5))
+        assert compiled_update(one) is compiled_update(other)
+        assert compiled_update(one) is not compiled_update(build(name, gamma=0.5))
 
     def test_state_is_arrays_and_what_travels_is_float32(self, name: str) -> None:
         algorithm = make(name, normalise_obs=True, normalise_reward=True)
@@ -150,7 +151,7 @@ class TestAlgorithm:
         algorithm = make(name, kind)
         actor, carry = algorithm.actor_state(begin(algorithm)), algorithm.initial_carry(B)
         obs = np.random.default_rng(0).normal(size=(B, WIDTH)).astype(np.float32)
-        action, extras, after = compiled(algorithm).act(
+        action, extras, after = compiled_act(algorithm)(
             actor, obs, carry, np.ones(B, bool), key_data(0), np.int32(0), np.ones(B, np.float32)
         )
         spec = algorithm.task.spec.action
@@ -168,7 +169,7 @@ class TestAlgorithm:
             noise, first = np.full(B, explore, np.float32), np.zeros(B, bool)
             return {
                 np.asarray(
-                    compiled(algorithm).act(actor, obs, carry, first, key_data(k), np.int32(0), noise)[0]
+                    compiled_act(algorithm)(actor, obs, carry, first, key_data(k), np.int32(0), noise)[0]
                 ).tobytes()
                 for k in range(12)
             }
@@ -181,7 +182,7 @@ class TestAlgorithm:
         state, tr = begin(algorithm), trajectory(algorithm)
         before = bits((state, tr))
         acted = algorithm.actor_state(state)
-        after, actor, metrics = compiled(algorithm).update(state, acted, [tr], key_data(7), np.float32(0))
+        after, actor, metrics = compiled_update(algorithm)(state, acted, [tr], key_data(7), np.float32(0))
         assert bits((state, tr)) == before
         assert jax.tree.structure((after, actor)) == jax.tree.structure((state, acted))
         assert jax.tree.map(lambda x: (x.shape, x.dtype), after) == jax.tree.map(lambda x: (x.shape, x.dtype), state)
@@ -267,7 +268,7 @@ class TestAlgorithm:
         algorithm = make(name, batch_size=0, **({"epochs": 1} if name == "ppo" else {}))
         tr, state = trajectory(algorithm), begin(algorithm)
         acted = algorithm.actor_state(state)
-        whole = compiled(algorithm).update(state, acted, [tr], key_data(0), np.float32(0))[0]
+        whole = compiled_update(algorithm)(state, acted, [tr], key_data(0), np.float32(0))[0]
         by_hand = learn(algorithm, tr).state
         assert farthest(by_hand.params, whole.params) < 1e-6 < farthest(whole.params, state.params)
 
@@ -282,7 +283,7 @@ class TestAlgorithm:
         # An actor elsewhere sees the vector alone, and acts as one that holds the learner's state.
         there = layout_of(actor).tree(to_vector(actor))
         args = (tr.obs[0], {}, np.zeros(B, bool), key_data(3), np.int32(0), np.ones(B, np.float32))
-        act = compiled(algorithm).act
+        act = compiled_act(algorithm)
         assert bits(act(jax.device_put(there), *args)[0]) == bits(act(actor, *args)[0])
         plain = actor._replace(obs_mean=jnp.zeros(WIDTH), obs_scale=jnp.ones(WIDTH))
         assert bits(act(plain, *args)[0]) != bits(act(actor, *args)[0])

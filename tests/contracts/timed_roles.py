@@ -49,6 +49,6 @@ class Waiting(Idle):
 
 def program(slow: Any, what: str = "actor") -> Program:
     return Program(
-        roles=(RoleSpec(name="main", build=Waiting, main=True), RoleSpec(name="slow", build=slow, what=what)),
+        roles=(RoleSpec(name="main", build=Waiting, main=True), RoleSpec(name="slow", build=slow, kind=what)),
         ports=PORTS,
     )

@@ -13,11 +13,11 @@ import pytest
 from tiny_envs import Walk
 
 import shoal
+from shoal.acting.compiled_act import compiled_act
 from shoal.core.keys import key_data
 from shoal.core.weights import to_vector
 from shoal.experiment import resolve
 from shoal.launch.compose import make_algorithm
-from shoal.roles.compiled import compiled
 from shoal.runtimes import RUNTIMES
 
 N, T, B, ACTORS = 6, 8, 4, 2
@@ -150,7 +150,7 @@ def test_another_split_of_the_same_observations_acts_alike(cell: str) -> None:
     np.testing.assert_allclose(to_vector(whole), to_vector(joined), atol=1e-5)
     greedy = [
         np.asarray(
-            compiled(algorithm).act(
+            compiled_act(algorithm)(
                 algorithm.actor_state(state),
                 obs[at],
                 {n: a[at] for n, a in carry.items()},

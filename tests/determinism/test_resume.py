@@ -90,8 +90,8 @@ def test_overlap_goes_on_from_the_same_weights(tmp_path: Path) -> None:
     plan = resolve(stored.pop("env"), stored)
     loaded = Checkpoints(run.folder.checkpoints).load("last")
     training = Training(plan, RunFolder.open(run.path), loaded=loaded, quiet=True)
-    assert params_hash(training.parts.initial_state().params) == run.params_hash
-    assert training.parts.start == N
+    assert params_hash(training.blueprint.initial_state().params) == run.params_hash
+    assert training.blueprint.start == N
     rest = resume(run, settings["env"])
     assert rest.summary["updates"] == 2 * N and rest.summary["env_steps"] == 2 * N * T * B * ACTORS
 

@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 
 import shoal
+from shoal.acting.player import Played
 from shoal.core.errors import BadInput
 from shoal.core.keys import CHECKING, key_data
 from shoal.experiment import Settings, resolve
 from shoal.launch.checks import EPISODES, Checks
 from shoal.launch.evaluation import EvaluationFailed, Evaluator
-from shoal.roles.evaluator import Played
 
 
 class Scripted:

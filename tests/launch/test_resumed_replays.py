@@ -11,8 +11,8 @@ import pytest
 import shoal
 from shoal.core.program import Report
 from shoal.experiment import resolve
-from shoal.launch.compose import make_parts
-from shoal.roles import replaying
+from shoal.launch.compose import make_blueprint
+from shoal.learning import replay_update as replay_update
 from shoal.run.checkpoints import Checkpoints
 
 T, B, CAPACITY = 8, 4, 200
@@ -66,7 +66,7 @@ def again(run: shoal.Run, **settings: Any) -> tuple[list[Report], shoal.Run]:
 def zeros(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """Of each draw in this process, the share of rows that nobody ever wrote."""
     shares: list[float] = []
-    sample = replaying.Replaying.sample
+    sample = replay_update.ReplayMemory.sample
 
     def noted(self: Any, *path: Any) -> Any:
         batch = sample(self, *path)
@@ -74,7 +74,7 @@ def zeros(monkeypatch: pytest.MonkeyPatch) -> list[float]:
         shares.append(float((obs == 0).all(axis=-1).mean()))
         return batch
 
-    monkeypatch.setattr(replaying.Replaying, "sample", noted)
+    monkeypatch.setattr(replay_update.ReplayMemory, "sample", noted)
     return shares
 
 
@@ -125,5 +125,5 @@ def test_priorities_without_rows_are_left_out(tmp_path: Path, capsys: Any) -> No
     kept = {n: a for n, a in loaded.arrays.items() if not n.startswith(("part/replay/rows", "part/replay/counters"))}
     stored = {k: v for k, v in run.folder.read_config().items() if k not in ("machine", "spec", "env")}
     said: list[str] = []
-    parts = make_parts(resolve("CartPole-v1", stored), loaded._replace(arrays=kept), None, said.append)
-    assert "replay" not in parts.snapshots and said == ["the checkpoint holds no replay: it fills again"]
+    blueprint = make_blueprint(resolve("CartPole-v1", stored), loaded._replace(arrays=kept), None, said.append)
+    assert "replay" not in blueprint.snapshots and said == ["the checkpoint holds no replay: it fills again"]

@@ -13,7 +13,7 @@ import shoal
 from shoal.core.errors import BadInput
 from shoal.core.program import Report
 from shoal.experiment import resolve
-from shoal.launch.compose import make_parts
+from shoal.launch.compose import make_blueprint
 from shoal.run.checkpoints import Checkpoints
 from shoal.run.folder import RunFolder
 
@@ -51,8 +51,8 @@ def train(out: Path, **settings: Any) -> shoal.Run:
 
 
 def steps_an_update(run: shoal.Run) -> int:
-    parts = make_parts(run.plan, None, None)
-    return parts.steps_per_update
+    blueprint = make_blueprint(run.plan, None, None)
+    return blueprint.steps_per_update
 
 
 def stopped(out: Path, **settings: Any) -> shoal.Run:
@@ -102,15 +102,15 @@ def test_statistics_of_another_shape_begin_again_and_that_is_said(tmp_path: Path
     capsys.readouterr()
     plan = resolve("CartPole-v1", _loose(half, envs=8))
     said: list[str] = []
-    parts = make_parts(plan, Checkpoints(half.folder.checkpoints).load("last"), None, said.append)
-    state = parts.initial_state()
+    blueprint = make_blueprint(plan, Checkpoints(half.folder.checkpoints).load("last"), None, said.append)
+    state = blueprint.initial_state()
     assert state.reward is not None and state.reward.returns.shape == (8 * ACTORS,) and not state.reward.returns.any()
     assert float(state.reward.moments.count) == before["state/reward/moments/count"] > 0, "what they add up to stays"
     assert said == [
         "the reward scale's running returns begin again: the batch had 8 environments and has 16 now",
         "resumed with --envs 8 instead of 4: environments and running episodes begin again",
     ]
-    assert not parts.snapshots
+    assert not blueprint.snapshots
 
 
 def _loose(run: shoal.Run, **changes: Any) -> dict[str, Any]:
@@ -122,8 +122,8 @@ def test_the_same_sizes_say_nothing_and_keep_everything(tmp_path: Path) -> None:
     half = stopped(tmp_path / "run", topology="sync", algo=NORMALISED)
     said: list[str] = []
     loaded = Checkpoints(half.folder.checkpoints).load("last")
-    parts = make_parts(resolve("CartPole-v1", _loose(half)), loaded, None, said.append)
-    assert not said and {"actor-0", "actor-1", "episodes-0"} <= parts.snapshots.keys()
+    blueprint = make_blueprint(resolve("CartPole-v1", _loose(half)), loaded, None, said.append)
+    assert not said and {"actor-0", "actor-1", "episodes-0"} <= blueprint.snapshots.keys()
 
 
 @pytest.mark.parametrize(
@@ -160,11 +160,11 @@ def test_a_checkpoint_without_settings_still_goes_on(tmp_path: Path) -> None:
     half = stopped(tmp_path / "run", topology="sync", algo=NORMALISED)
     loaded = Checkpoints(half.folder.checkpoints).load("last")
     old = loaded._replace(meta={k: v for k, v in loaded.meta.items() if k not in ("config", "lasting")})
-    parts = make_parts(resolve("CartPole-v1", _loose(half)), old, None)
-    assert "actor-0" in parts.snapshots and parts.spent == half.summary["env_steps"]
+    blueprint = make_blueprint(resolve("CartPole-v1", _loose(half)), old, None)
+    assert "actor-0" in blueprint.snapshots and blueprint.spent == half.summary["env_steps"]
     other = resolve("CartPole-v1", _loose(half, net={"name": "actor_critic", "hidden": (16,)}))
     with pytest.raises(BadInput, match="leave the settings of --net and --algo as they were"):
-        make_parts(other, old, None)
+        make_blueprint(other, old, None)
 
 
 def test_a_budget_that_is_spent_asks_for_no_update(tmp_path: Path) -> None:

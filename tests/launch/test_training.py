@@ -15,7 +15,7 @@ from shoal.core.errors import RunFailed
 from shoal.core.program import Episode, Fault, Report
 from shoal.experiment import resolve
 from shoal.launch.training import OLDEST, TOLD, WINDOW, Training
-from shoal.roles.soundness import BAD_UPDATE
+from shoal.learning.soundness import BAD_UPDATE
 from shoal.run.checkpoints import Checkpoints
 from shoal.run.folder import RunFolder
 from shoal.run.history import POINTS
@@ -54,7 +54,7 @@ def training(out: Path, events: Events, **settings: Any) -> Training:
             return None
 
         def start(self, program: Any, stopping: Any) -> Told:
-            return Told(events(made.parts.initial_state()))
+            return Told(events(made.blueprint.initial_state()))
 
     plan = dataclasses.replace(plan, runtime_class=Fake)
     folder = RunFolder.create(out, "CartPole-v1", "a2c", "sequential")

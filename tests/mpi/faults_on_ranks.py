@@ -14,9 +14,9 @@ import numpy as np
 from port_roles import Idle
 
 from shoal.core.errors import RunFailed
-from shoal.core.launched import follows
 from shoal.core.program import Context, GroupSpec, Ports, Program, Report, RoleSpec, Steps, StreamSpec
 from shoal.core.record import Field, Record
+from shoal.process.mpi_environment import follows
 from shoal.runtimes import mpi
 from shoal.runtimes.mpi_ports import RmaGroup
 from shoal.runtimes.ranks import leave, ranks

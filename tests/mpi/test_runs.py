@@ -12,8 +12,8 @@ from mpi_job import HERE, TINY, Job, wait_until
 
 from shoal import train
 from shoal.core.errors import BadInput
-from shoal.core.launched import launched
 from shoal.core.program import Program, RoleSpec
+from shoal.process.mpi_environment import launched
 from shoal.run.sinks import read_metrics
 from shoal.runtimes.mpi import placed
 from shoal.runtimes.ranks import load_mpi

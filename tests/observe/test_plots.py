@@ -10,6 +10,7 @@ import pytest
 from matplotlib.figure import Figure
 
 from shoal.observe import plots
+from shoal.run.timeline import timeline
 
 EVALUATION = {"greedy": {"returns": [1.0, 2.0, 2.0, 9.0], "iqm": 2.0}, "sampled": {"returns": [0.0, 1.0], "iqm": 0.5}}
 
@@ -134,7 +135,7 @@ def test_shares_of_time_add_up_to_the_whole() -> None:
 
 def test_what_a_resumed_run_did_again_replaces_what_it_had_done() -> None:
     done = [{"step": s, "time": float(s), "v": v} for s, v in [(1, 0), (2, 0), (3, 0), (2, 1), (3, 1), (4, 1)]]
-    assert [(r["step"], r["v"]) for r in plots.timeline(done)] == [(1, 0), (2, 1), (3, 1), (4, 1)]
+    assert [(r["step"], r["v"]) for r in timeline(done)] == [(1, 0), (2, 1), (3, 1), (4, 1)]
 
 
 def test_the_pause_before_a_resumption_is_not_running_time() -> None:

@@ -15,13 +15,13 @@ import pytest
 
 from shoal.algos import ALGOS
 from shoal.core.algorithm import Task
+from shoal.core.blueprint import named_leaves
 from shoal.core.errors import BadInput
 from shoal.nets.actor_critic import ActorCritic, NetConfig
 from shoal.ops import distributions
 from shoal.optimize import Problem, load
 from shoal.optimize.law import Law, Weights
 from shoal.optimize.mdp import env_spec
-from shoal.roles.parts import named_leaves
 
 KNOBS = {
     "bias": (0.1, 5.0),

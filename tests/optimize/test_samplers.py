@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from shoal.acting.compiled_act import compiled_starts
 from shoal.algos import ALGOS
 from shoal.core.algorithm import ActorState, Task
 from shoal.core.errors import BadInput
@@ -24,7 +25,6 @@ from shoal.optimize.samplers.latin_hypercube import LatinHypercubeStarts
 from shoal.optimize.samplers.latin_scipy import SIZE, LatinScipyStarts
 from shoal.optimize.samplers.random import RandomStarts
 from shoal.optimize.samplers.uncertainty import UncertaintyStarts
-from shoal.roles.compiled import compiled_starts
 
 SQUARE = Cube((1, 1))
 NOBODY = ActorState({}, None, None)  # what samplers get that do not ask the policy

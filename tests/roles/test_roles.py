@@ -8,22 +8,22 @@ import jax
 import numpy as np
 import pytest
 
+from shoal.acting.collector import Collector
+from shoal.acting.episodes import EpisodeTracker
+from shoal.acting.player import Broke, Ended, play
+from shoal.core.blueprint import named_leaves, restore_leaves
 from shoal.core.program import Context
 from shoal.core.trajectory import Trajectory, as_trajectory
 from shoal.experiment import resolve
-from shoal.launch.compose import make_algorithm, make_parts
-from shoal.roles.actor import Collector
-from shoal.roles.compiled import side_by_side
-from shoal.roles.episodes import EpisodeTracker
-from shoal.roles.evaluator import Broke, Ended, play
+from shoal.launch.compose import make_algorithm, make_blueprint
+from shoal.learning.compiled_update import side_by_side
 from shoal.roles.learner import Trainer
-from shoal.roles.parts import named_leaves, restore_leaves
 
 T, B = 6, 2
 
 
 @pytest.fixture(scope="module")
-def parts() -> Any:
+def blueprint() -> Any:
     settings = {
         "backend": "jax",
         "actors": 1,
@@ -34,7 +34,7 @@ def parts() -> Any:
         "topology": "sequential",
         "steps": 10 * T * B,
     }
-    return make_parts(resolve("CartPole-v1", settings), None, None)
+    return make_blueprint(resolve("CartPole-v1", settings), None, None)
 
 
 def rows(**arrays: list[list[float]]) -> dict[str, np.ndarray]:
@@ -80,13 +80,13 @@ def test_lanes_stand_side_by_side_in_their_order() -> None:
         np.testing.assert_array_equal(array, np.repeat([1, 2, 3], B))
 
 
-def test_a_collector_goes_on_where_its_snapshot_was_taken(parts: Any) -> None:
+def test_a_collector_goes_on_where_its_snapshot_was_taken(blueprint: Any) -> None:
     context = Context(name="actor-0", fault=lambda fault: pytest.fail(fault.detail))
-    actor = parts.algorithm.actor_state(parts.initial_state())
+    actor = blueprint.algorithm.actor_state(blueprint.initial_state())
     one, other, slot, again = (
-        Collector(parts, 0, context),
-        Collector(parts, 0, context),
-        *(parts.record.empty() for _ in "ab"),
+        Collector(blueprint, 0, context),
+        Collector(blueprint, 0, context),
+        *(blueprint.record.empty() for _ in "ab"),
     )
     one.collect(actor, 0, 0, slot)
     assert slot["first"][0].all() and slot["valid"].all() and not slot["carry/h"].any()
@@ -99,20 +99,20 @@ def test_a_collector_goes_on_where_its_snapshot_was_taken(parts: Any) -> None:
             np.testing.assert_array_equal(slot[name], again[name], err_msg=name)
 
 
-def test_unrolls_join_without_a_gap(parts: Any) -> None:
+def test_unrolls_join_without_a_gap(blueprint: Any) -> None:
     context = Context(name="actor-0", fault=lambda fault: pytest.fail(fault.detail))
-    actor = parts.algorithm.actor_state(parts.initial_state())
-    collector, slot, following = Collector(parts, 0, context), parts.record.empty(), parts.record.empty()
+    actor = blueprint.algorithm.actor_state(blueprint.initial_state())
+    collector, slot, following = Collector(blueprint, 0, context), blueprint.record.empty(), blueprint.record.empty()
     collector.collect(actor, 0, 0, slot)
     collector.collect(actor, 0, 1, following)
     np.testing.assert_array_equal(slot["obs"][-1], following["obs"][0])
     np.testing.assert_array_equal(slot["first"][-1], following["first"][0])
 
 
-def test_a_report_says_what_was_learnt_and_measures_the_lag(parts: Any) -> None:
-    trainer = Trainer(parts, Context(name="learner", fault=lambda fault: pytest.fail(fault.detail)))
+def test_a_report_says_what_was_learnt_and_measures_the_lag(blueprint: Any) -> None:
+    trainer = Trainer(blueprint, Context(name="learner", fault=lambda fault: pytest.fail(fault.detail)))
     before = named_leaves(trainer.state.params)
-    slot = parts.record.empty()
+    slot = blueprint.record.empty()
     slot["valid"][...], slot["discount"][...], slot["reward"][...] = True, 1.0, 1.0
     slot["boundary"][2, 0], slot["discount"][2, 0] = True, 0.0
     slot["version"][...] = -2

@@ -7,8 +7,8 @@ import math
 import numpy as np
 import pytest
 
+from shoal.acting.episodes import episode_metrics
 from shoal.core.program import Episode
-from shoal.roles.episodes import episode_metrics
 from shoal.run.history import EPISODES, Course, Gathered
 
 

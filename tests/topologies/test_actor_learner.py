@@ -16,9 +16,9 @@ from shoal.core.errors import BadInput
 from shoal.core.program import Fault, Report, StreamSpec
 from shoal.core.weights import params_hash, to_vector
 from shoal.experiment import resolve
-from shoal.launch.compose import make_parts
-from shoal.roles.intake import Intake, Source
-from shoal.roles.learners import pack, unpack
+from shoal.launch.compose import make_blueprint
+from shoal.learning.intake import BatchSource, Intake
+from shoal.roles.joint_learner import pack, unpack
 from shoal.runtimes import RUNTIMES
 from shoal.runtimes.memory import Place, Silent, plain_ports, private_arena
 from shoal.topologies.actor_learner import assigned
@@ -46,7 +46,7 @@ def running(
         **more,
     }
     plan = resolve("CartPole-v1", settings)
-    program = plan.topology_class(plan.topology).program(make_parts(plan, None, None))
+    program = plan.topology_class(plan.topology).program(make_blueprint(plan, None, None))
     session = RUNTIMES[runtime](plan.runtime).start(program, lambda: False)
     try:
         yield session
@@ -221,11 +221,11 @@ def test_what_is_too_old_on_a_stack_leaves_the_newer_alone() -> None:
         "CartPole-v1",
         {"backend": "jax", "algo": A2C, "topology": apart(batch_unrolls=3), "actors": 1, "envs": B},
     )
-    parts = make_parts(plan, None, None)
-    record = StreamSpec(producers=("a",), consumer="l", others=("l",), depth=4, record=parts.record, order="stack")
+    blueprint = make_blueprint(plan, None, None)
+    record = StreamSpec(producers=("a",), consumer="l", others=("l",), depth=4, record=blueprint.record, order="stack")
     place = Place(None, {"a": Silent(), "l": Silent()})
     port: Any = plain_ports({"unrolls": record}, private_arena({"unrolls": record}), place)["unrolls"]
-    intake = Intake(parts, 0, Source(port="unrolls", lanes=(0,), shared=True, max_lag=1), {"unrolls": port})
+    intake = Intake(blueprint, 0, BatchSource(port="unrolls", lanes=(0,), shared=True, max_lag=1), {"unrolls": port})
     for version in (5, 0, 6):
         slot = port.claim(0).now()
         slot["version"][...] = version

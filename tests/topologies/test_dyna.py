@@ -16,7 +16,7 @@ from shoal.core.errors import BadInput
 from shoal.core.program import Context, Fault
 from shoal.core.trajectory import as_trajectory
 from shoal.experiment import resolve
-from shoal.launch.compose import make_parts
+from shoal.launch.compose import make_blueprint
 from shoal.roles.dyna import DynaUpdate, ImaginedMemory
 from shoal.roles.planner import TOLD, Planner, Split, block_record
 from shoal.runtimes.inline import inline_ports
@@ -52,9 +52,9 @@ def metrics(run: shoal.Run) -> list[dict[str, float]]:
     return [json.loads(line) for line in (run.path / "metrics.jsonl").read_text().splitlines()]
 
 
-def parts(actors: int = 3, **algo: Any) -> Any:
+def blueprint(actors: int = 3, **algo: Any) -> Any:
     settings = {"algo": {**SMALL, **algo}, "net": {"hidden": (16,)}, "backend": "jax", "envs": B, "runtime": "inline"}
-    return make_parts(resolve("CartPole-v1", {**settings, "actors": actors, "steps": 1000}), None, None)
+    return make_blueprint(resolve("CartPole-v1", {**settings, "actors": actors, "steps": 1000}), None, None)
 
 
 def test_inline_repeats_itself_and_another_seed_differs(tmp_path: Path) -> None:
@@ -93,17 +93,17 @@ def test_a_model_that_errs_is_not_learnt_from(tmp_path: Path) -> None:
 
 
 def test_the_largest_error_alone_is_held_against_the_tolerance() -> None:
-    update, state, block = _learner_and_block(parts(tolerance=0.5, ratio=4.0, mix=0.0))
+    update, state, block = _learner_and_block(blueprint(tolerance=0.5, ratio=4.0, mix=0.0))
     block["told"][...] = 0.0
     block["told"][:3] = (0.1, 0.2, 0.2)  # of the change, the reward, the end
     update.take_in(0, block)
-    told = update(state, update._algorithm.actor_state(state), [_unroll(parts())], 0, 0.0)[2]
+    told = update(state, update._algorithm.actor_state(state), [_unroll(blueprint())], 0, 0.0)[2]
     assert told["model/error"] == pytest.approx(0.2) and told["imagined/ratio"] == pytest.approx(4.0 * (1 - 0.2 / 0.5))
 
 
 @pytest.mark.parametrize(("mix", "real"), [(0.0, 0), (0.25, 4), (1.0, 16)])
 def test_minibatches_of_imagination_hold_their_share_of_real_rows(mix: float, real: int) -> None:
-    made = parts(mix=mix, adapt=False, ratio=1.0, replay="prioritized", sweeping=True, warmup=16)
+    made = blueprint(mix=mix, adapt=False, ratio=1.0, replay="prioritized", sweeping=True, warmup=16)
     update, state, block = _learner_and_block(made)
     block["rows/obs"][...] = 5.0  # real ones lie within -1 and 1
     block["valid"][...] = True
@@ -139,7 +139,7 @@ def _learner_and_block(made: Any) -> tuple[DynaUpdate, Any, Any]:
 
 
 def test_real_and_imagined_never_mix_their_masks() -> None:
-    made = parts()
+    made = blueprint()
     algorithm = made.algorithm
     assert isinstance(algorithm, DynaQ)
     program = DynaTopology(DynaConfig(overlap=False)).program(made)
@@ -177,7 +177,7 @@ def test_real_and_imagined_never_mix_their_masks() -> None:
 
 
 def test_a_planner_waits_for_real_rows_then_imagines_from_them() -> None:
-    made = parts(actors=2)
+    made = blueprint(actors=2)
     algorithm = made.algorithm
     program = DynaTopology(DynaConfig(overlap=False)).program(made)
     ports = inline_ports(program.ports, [role.name for role in program.roles])
@@ -222,7 +222,7 @@ def test_held_out_rows_are_never_trained_on() -> None:
 
 
 def test_new_imagined_rows_come_first_and_errors_decide_later() -> None:
-    made = parts(actors=2, sweeping=True)
+    made = blueprint(actors=2, sweeping=True)
     memory = ImaginedMemory(made, made.algorithm)
     slot = block_record(made, made.algorithm).empty()
     slot["valid"][...] = True

@@ -11,16 +11,16 @@ import numpy as np
 import pytest
 
 import shoal
+from shoal.acting.collector import Collector
 from shoal.core.errors import BadInput
 from shoal.core.keys import key_data
 from shoal.core.program import Context
 from shoal.core.trajectory import as_trajectory
 from shoal.core.weights import to_vector
 from shoal.experiment import resolve
-from shoal.launch.compose import make_parts
-from shoal.roles.actor import Collector
-from shoal.roles.compiled import compiled
-from shoal.roles.gradients import SEEN, Gradients, Known
+from shoal.launch.compose import make_blueprint
+from shoal.learning.compiled_update import compiled_update
+from shoal.learning.remote_gradients import SEEN, Known, RemoteGradients
 
 T, B, ACTORS = 5, 4, 3
 
@@ -44,27 +44,27 @@ def train(out: Path, **more: Any) -> shoal.Run:
     return shoal.train("CartPole-v1", **settings(**{**rest, **more}))
 
 
-def parts_of(**more: Any) -> Any:
-    return make_parts(resolve("CartPole-v1", settings(**more)), None, None)
+def blueprint_of(**more: Any) -> Any:
+    return make_blueprint(resolve("CartPole-v1", settings(**more)), None, None)
 
 
-def unrolls(parts: Any) -> list[dict[str, np.ndarray]]:
-    actor = jax.device_put(parts.algorithm.actor_state(parts.initial_state()))
+def unrolls(blueprint: Any) -> list[dict[str, np.ndarray]]:
+    actor = jax.device_put(blueprint.algorithm.actor_state(blueprint.initial_state()))
     slots = []
-    for i in range(parts.actors):
-        slots.append(parts.record.empty())
-        Collector(parts, i, Context(name="actor", fault=lambda fault: None)).collect(actor, 0, 0, slots[-1])
+    for i in range(blueprint.actors):
+        slots.append(blueprint.record.empty())
+        Collector(blueprint, i, Context(name="actor", fault=lambda fault: None)).collect(actor, 0, 0, slots[-1])
     return slots
 
 
 @pytest.mark.parametrize("normalise", [False, True])
 def test_a_gradient_and_its_application_are_one_update(normalise: bool) -> None:
     """By two compiled functions and a vector between, what `update` does in one."""
-    parts = parts_of(algo={"name": "a2c", "unroll": T, "normalise_obs": normalise})
-    trajectories = [as_trajectory(slot) for slot in unrolls(parts)]
-    state, progress = parts.initial_state(), np.float32(0.25)
-    expected, actor, _ = compiled(parts.algorithm).update(state, None, trajectories, key_data(1), progress)
-    gradients = Gradients(parts, 0.0)
+    blueprint = blueprint_of(algo={"name": "a2c", "unroll": T, "normalise_obs": normalise})
+    trajectories = [as_trajectory(slot) for slot in unrolls(blueprint)]
+    state, progress = blueprint.initial_state(), np.float32(0.25)
+    expected, actor, _ = compiled_update(blueprint.algorithm)(state, None, trajectories, key_data(1), progress)
+    gradients = RemoteGradients(blueprint, 0.0)
     vector, metrics = gradients.compute()(Known(state.params, state.obs), trajectories, key_data(2), progress)
     assert vector.shape == (gradients.size,) and {*metrics, *SEEN} == set(gradients.news.metrics)
     after, known, acts, verdict = gradients.applied()(state, vector, progress)
@@ -76,13 +76,13 @@ def test_a_gradient_and_its_application_are_one_update(normalise: bool) -> None:
 
 
 def test_rewards_are_clipped_for_learning_and_whole_in_reports(tmp_path: Path) -> None:
-    parts = parts_of()
-    trajectories = [as_trajectory(slot) for slot in unrolls(parts)]
+    blueprint = blueprint_of()
+    trajectories = [as_trajectory(slot) for slot in unrolls(blueprint)]
     large = [t._replace(reward=t.reward * 7) for t in trajectories]
-    known = Known(parts.initial_state().params, None)
+    known = Known(blueprint.initial_state().params, None)
 
     def vector(clip: float, given: list[Any]) -> np.ndarray:
-        return np.asarray(Gradients(parts, clip).compute()(known, given, key_data(0), np.float32(0))[0])
+        return np.asarray(RemoteGradients(blueprint, clip).compute()(known, given, key_data(0), np.float32(0))[0])
 
     np.testing.assert_array_equal(vector(1.0, large), vector(1.0, trajectories))
     np.testing.assert_array_equal(vector(0.0, trajectories), vector(1.0, trajectories))

@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 import shoal
-from shoal.roles import actor as acting
-from shoal.roles import inference
+from shoal.acting import collector, inference
 
 T, B = 4, 2
 QUIET: dict[str, Any] = {"eval_episodes": 0, "sinks": ("jsonl",), "quiet": True, "report": False}
@@ -23,7 +22,7 @@ WINDOW = {"name": "actor_learner", "stream": "window", "batch_unrolls": 1}
 def drawn(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
     """The key of each call of the policy."""
     keys: list[bytes] = []
-    call, key_data = inference.Batcher._call, acting.key_data
+    call, key_data = inference.Batcher._call, collector.key_data
 
     def called(self: Any, *rest: Any) -> Any:
         keys.append(np.asarray(self._key).tobytes() + bytes(str(self.calls), "ascii"))
@@ -31,12 +30,12 @@ def drawn(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
 
     def made(*path: int) -> np.ndarray:
         key = key_data(*path)
-        if len(path) > 1 and path[1] == acting.ACTING:
+        if len(path) > 1 and path[1] == collector.ACTING:
             keys.append(key.tobytes())
         return key
 
     monkeypatch.setattr(inference.Batcher, "_call", called)
-    monkeypatch.setattr(acting, "key_data", made)
+    monkeypatch.setattr(collector, "key_data", made)
     return keys
 
 

@@ -12,7 +12,7 @@ import pytest
 import shoal
 from shoal.core.errors import BadInput
 from shoal.experiment import resolve
-from shoal.launch.compose import make_parts
+from shoal.launch.compose import make_blueprint
 from shoal.roles.seed import Lane, question_record
 from shoal.topologies.seed import SeedConfig, SeedTopology
 
@@ -62,11 +62,11 @@ def test_a_recurrent_policy_learns_from_what_the_inference_remembers(tmp_path: P
 def test_an_inference_that_comes_anew_in_the_middle_of_episodes_counts_their_rest_alone() -> None:
     """Or the learner would add it to the part that it knows of an episode before."""
     settings = {"algo": {"name": "ppo", "unroll": T}, "topology": "seed", "actors": 1, "envs": B, "backend": "jax"}
-    parts = make_parts(resolve("CartPole-v1", settings), None, None)
-    lane, question = Lane(parts), question_record(parts).empty()
+    blueprint = make_blueprint(resolve("CartPole-v1", settings), None, None)
+    lane, question = Lane(blueprint), question_record(blueprint).empty()
     question["run"][...] = 7
     for expected in (True, False):
-        lane.begin(slot := parts.record.empty())
+        lane.begin(slot := blueprint.record.empty())
         lane.hear(question) if expected else None
         lane.open(question)
         assert (slot["first"][0] == expected).all()
@@ -86,8 +86,8 @@ def test_what_a_call_acts_for_is_limited(tmp_path: Path, limit: int) -> None:
 
 def test_episodes_cannot_begin_where_a_policy_says() -> None:
     settings = {"algo": "a2c", "topology": "seed", "runtime": "inline", "backend": "jax", "actors": 1, "envs": 2}
-    parts = make_parts(resolve("CartPole-v1", {**settings, "steps": 1000}), None, None)
-    fresh = parts.algorithm.task._replace(fresh=True)
-    algorithm = type(parts.algorithm)(parts.algorithm.config, fresh, parts.algorithm.net)
+    blueprint = make_blueprint(resolve("CartPole-v1", {**settings, "steps": 1000}), None, None)
+    fresh = blueprint.algorithm.task._replace(fresh=True)
+    algorithm = type(blueprint.algorithm)(blueprint.algorithm.config, fresh, blueprint.algorithm.net)
     with pytest.raises(BadInput, match="'seed' has actors without a policy"):
-        SeedTopology(SeedConfig()).program(type(parts)(**{**vars(parts), "algorithm": algorithm}))
+        SeedTopology(SeedConfig()).program(type(blueprint)(**{**vars(blueprint), "algorithm": algorithm}))

@@ -15,9 +15,9 @@ import shoal
 from shoal.core.errors import BadInput
 from shoal.core.program import Context, Report
 from shoal.experiment import resolve
-from shoal.launch.compose import make_parts
-from shoal.roles import shared as shared_roles
-from shoal.roles.links import Central
+from shoal.launch.compose import make_blueprint
+from shoal.learning.weight_exchange import Central
+from shoal.roles import shared_params as shared_roles
 from shoal.runtimes.inline import inline_ports
 
 T, B, N = 8, 4, 6
@@ -346,7 +346,7 @@ def test_a_turn_whose_news_was_reported_before_it_was_finished_still_ends_the_ru
     monkeypatch.setattr(shared_roles, "REPORT_SECONDS", 0.0)
     settings = {"algo": A2C, "net": {"hidden": (8,)}, "backend": "jax", "envs": B, "runtime": "inline", "actors": 2}
     plan = resolve("CartPole-v1", {**settings, "topology": "shared_params", "steps": 2 * T * B})
-    program = plan.topology_class(plan.topology).program(make_parts(plan, None, None))
+    program = plan.topology_class(plan.topology).program(make_blueprint(plan, None, None))
     ports = inline_ports(program.ports, [role.name for role in program.roles])
     main = next(role for role in program.roles if role.main)
     steps = main.build(ports, Context(name="monitor", fault=lambda fault: None, beat=lambda: None)).run()

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from shoal.experiment import resolve
-from shoal.launch.compose import make_parts
+from shoal.launch.compose import make_blueprint
 
 CASES: dict[str, dict[str, Any]] = {
     "sync": {"algo": "ppo"},
@@ -23,7 +23,7 @@ CASES: dict[str, dict[str, Any]] = {
 def test_actors_are_those_with_environments(topology: str) -> None:
     settings = {"topology": topology, "runtime": "inline", "actors": 2, "envs": 2, "net": {"hidden": (8,)}}
     plan = resolve("CartPole-v1", {**settings, **CASES[topology]})
-    program = plan.topology_class(plan.topology).program(make_parts(plan, None, None))
+    program = plan.topology_class(plan.topology).program(make_blueprint(plan, None, None))
     others = [spec for spec in program.roles if not spec.main]
     stepping = [spec.name for spec in others if spec.name.startswith(("actor-", "worker-"))]
-    assert stepping and [spec.name for spec in others if spec.what == "actor"] == stepping
+    assert stepping and [spec.name for spec in others if spec.kind == "actor"] == stepping

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from shoal.cli.flags import one_positional, split
-from shoal.cli.rounds import rounds
+from shoal.cli.series_progress import series_progress
 from shoal.core.errors import BadInput
 
 SWITCHES = ("plan", "json", "quiet", "help")
@@ -54,7 +54,7 @@ def run(words: list[str]) -> int:
     sets |= {name: _values(name, text) for name, text in parsed.options.items() if name not in OWN}
 
     from shoal.core.config import build
-    from shoal.observe.grid import GridConfig, ways_of
+    from shoal.studies.grid import GridConfig, ways_of
 
     own = {name: text for name, text in parsed.options.items() if name in OWN and name != "out"}
     config = build(GridConfig, {"env": env, **own, "settings": sets})
@@ -71,14 +71,14 @@ def run(words: list[str]) -> int:
 
 
 def _compare(config: Any, folder: Path, *, quiet: bool, wants_json: bool) -> int:
-    from shoal.observe.compare import compare
     from shoal.observe.comparison import markdown, write_comparison
-    from shoal.observe.measured import table_of, write_csv
     from shoal.run.folder import describe_machine
+    from shoal.studies.compare import compare
+    from shoal.studies.measured import table_of, write_csv
 
     began = time.monotonic()
     try:
-        with rounds("compare", quiet=quiet) as shown:
+        with series_progress("compare", quiet=quiet) as shown:
             found = compare(config, folder / "runs", shown.tell, shown.say)
     except KeyboardInterrupt:
         print(f"shoal: stopped; the same command goes on in {folder}", file=sys.stderr)

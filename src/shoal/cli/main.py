@@ -77,8 +77,8 @@ def _run(words: list[str]) -> NoReturn:
         print(f"shoal {__version__}")
         raise SystemExit(0)
     from shoal.core.errors import BadInput, ShoalError, nearest
-    from shoal.core.launched import follows
-    from shoal.run.signals import leaving_at_once
+    from shoal.process.mpi_environment import follows
+    from shoal.process.signals import leaving_at_once
 
     try:
         if words[0] not in COMMANDS:

@@ -14,15 +14,15 @@ from pathlib import Path
 from typing import Any
 
 from shoal.cli.flags import one_positional, split, whole_number
-from shoal.cli.rounds import rounds
+from shoal.cli.series_progress import series_progress
 from shoal.core.errors import BadInput, nearest
 
 SWITCHES = ("quick", "list", "json", "quiet", "help")
 OPTIONS = ("seeds", "out")
 # Who runs experiments: the first word of a spec's `runner = "room:name"`. Each module has RUNNERS, by name.
 ROOMS = {
-    "compare": "shoal.observe.compare",
-    "horizons": "shoal.observe.horizons",
+    "compare": "shoal.studies.compare",
+    "horizons": "shoal.studies.horizons",
     "optimize": "shoal.optimize.experiments",
 }
 SPEC_ENTRIES = {"title", "source", "runner", "all", "full", "quick", "tables", "goals"}
@@ -69,7 +69,7 @@ def run(words: list[str]) -> int:
 
     folder = RunFolder.create(parsed.options.get("out"), "reproduce", name, size).path
     began = time.monotonic()
-    with rounds(name, quiet="quiet" in parsed.switches) as shown:
+    with series_progress(name, quiet="quiet" in parsed.switches) as shown:
         found = runner(chosen, folder / "runs", shown.tell)
     document = {
         "name": name,

@@ -12,8 +12,8 @@ import msgspec
 from shoal.cli.flags import Words, split, whole_number
 from shoal.cli.main import started_at
 from shoal.core.errors import BadInput, nearest
-from shoal.core.launched import follows, launched
-from shoal.run.restarts import Begun, restarted
+from shoal.process.mpi_environment import follows, launched
+from shoal.process.restarts import Begun, restarted
 
 SWITCHES = ("quiet", "json", "print-config", "no-report", "help")
 OWN = ("out", "resume", "from", "config", "seeds", "restarts")
@@ -148,7 +148,7 @@ def _several(
     json: bool,
 ) -> int:
     """The same run with several seeds, and what they say together."""
-    from shoal.observe.statistics import summarise
+    from shoal.studies.statistics import summarise
 
     if "resume" in own:
         raise BadInput("--seeds and --resume: resume one run at a time")

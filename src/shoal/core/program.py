@@ -95,7 +95,7 @@ class Fault:
     """Something broke and was put right; `detail` has the original traceback where there is one."""
 
     role: str
-    kind: str  # env_raised, env_nan, env_hung; bad_update; actor_died, learner_died and so on, by `RoleSpec.what`
+    kind: str  # env_raised, env_nan, env_hung; bad_update; actor_died, learner_died and so on, by `RoleSpec.kind`
     detail: str
     in_a_row: int = 0  # of updates that were dropped: how many without a good one between, with this one
 
@@ -169,7 +169,7 @@ class RoleSpec:
     name: str
     build: Callable[[Ports, Context], Role]
     main: bool = False  # runs where the program was started, and reports
-    what: str = "actor"  # in the name of a fault: actor_died; only an actor, which has an environment, is taken to hang
+    kind: str = "actor"  # in the name of a fault: actor_died; only an actor, which has an environment, is taken to hang
     core: int | None = None  # the core it would like to stay on, counted from 0
 
 

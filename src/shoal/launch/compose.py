@@ -9,7 +9,7 @@ from functools import partial
 import numpy as np
 
 from shoal.core.algorithm import Algorithm, Replay, Task
-from shoal.core.device import available_memory
+from shoal.core.blueprint import Blueprint, EnvRows, named_leaves
 from shoal.core.errors import BadInput
 from shoal.core.program import Context, Fault
 from shoal.envs.autoreset import Rows, called
@@ -17,8 +17,8 @@ from shoal.envs.jax_envs import BatchedJax, actor_key
 from shoal.envs.source import Source
 from shoal.experiment import Plan
 from shoal.launch.resuming import parts_to_go_on_from, state_to_go_on_from, with_replay
-from shoal.roles.parts import EnvRows, Parts, named_leaves
-from shoal.roles.replaying import check_memory
+from shoal.learning.replay_update import check_memory
+from shoal.process.device import available_memory
 from shoal.run.checkpoints import Loaded
 from shoal.topologies.topology import unrolls_of
 
@@ -47,12 +47,12 @@ def make_rows(source: Source, envs: int, seed: int, actor: int, context: Context
     return Rows(batch, on_fault, context.env)
 
 
-def make_parts(
+def make_blueprint(
     plan: Plan,
     loaded: Loaded | None,
     weights: Mapping[str, np.ndarray] | None,
     say: Callable[[str], None] = lambda message: None,
-) -> Parts:
+) -> Blueprint:
     """`loaded` is a checkpoint to go on from; `weights` are the params and statistics of another run to begin with.
 
     A run goes on from the environment steps that were made, also where an update had another size: `say` hears what begins again.
@@ -63,7 +63,7 @@ def make_parts(
     start = int(loaded.meta["version"]) if loaded else 0
     spent = int(loaded.meta["env_steps"]) if loaded else 0
     pure = plan.source.jax_env() if plan.settings.runtime == "fused" else None
-    parts = Parts(
+    blueprint = Blueprint(
         algorithm=algorithm,
         make_rows=partial(make_rows, plan.source, plan.envs, settings.seed),
         actors=plan.actors,
@@ -81,16 +81,16 @@ def make_parts(
         pure_env=None if pure is None else (BatchedJax(pure, plan.envs), actor_key(settings.seed, 0)),
     )
     if loaded is not None:
-        parts = with_replay(parts, loaded, say)
+        blueprint = with_replay(blueprint, loaded, say)
     if isinstance(algorithm.experience, Replay):
-        check_memory(parts, available_memory())
+        check_memory(blueprint, available_memory())
     if weights is not None:
-        fresh = named_leaves(parts.initial_state())
+        fresh = named_leaves(blueprint.initial_state())
         kept = {n: a for n, a in weights.items() if n.startswith(("params/", "obs/", "extra/"))}
         strange = [n for n, a in kept.items() if n not in fresh or fresh[n].shape != a.shape]
         if strange or not kept:
             raise BadInput(
                 f"--from: its weights do not fit this run's net or spaces ({', '.join(strange[:2]) or 'none'})"
             )
-        parts = replace(parts, state=kept)
-    return parts
+        blueprint = replace(blueprint, state=kept)
+    return blueprint

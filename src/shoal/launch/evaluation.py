@@ -14,9 +14,8 @@ from typing import Any, Self
 
 import msgspec
 
-from shoal.core.device import settle_process
+from shoal.acting.player import TOGETHER, Played
 from shoal.core.errors import BadInput, RunFailed, ShoalError
-from shoal.core.launched import launched
 from shoal.core.program import Fault
 from shoal.core.weights import to_vector
 from shoal.experiment import Plan
@@ -33,7 +32,8 @@ from shoal.launch.stage import (
     decode,
     encode,
 )
-from shoal.roles.evaluator import TOGETHER, Played
+from shoal.process.device import settle_process
+from shoal.process.mpi_environment import launched
 from shoal.runtimes.guarded import OUTSIDE, CannotSend, Gone, Guarded
 
 PAUSE = 0.1  # seconds between two looks at the process while waiting for it

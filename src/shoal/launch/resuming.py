@@ -11,11 +11,11 @@ import msgspec
 import numpy as np
 
 from shoal.core.algorithm import Algorithm, Replay
+from shoal.core.blueprint import Blueprint
 from shoal.core.errors import BadInput
 from shoal.experiment import Plan
 from shoal.launch.saved import under
-from shoal.roles.parts import Parts
-from shoal.roles.replaying import REPLAY, is_saved, row_record
+from shoal.learning.replay_update import REPLAY, is_saved, row_record
 from shoal.run.checkpoints import Loaded
 
 Say = Callable[[str], None]
@@ -70,25 +70,28 @@ def parts_to_go_on_from(plan: Plan, loaded: Loaded, say: Say) -> dict[str, dict[
     return {name: arrays for name, arrays in parts.items() if name in lasting}
 
 
-def with_replay(parts: Parts, loaded: Loaded, say: Say) -> Parts:
-    """`parts` without a replay whose rows are of another kind. `say` hears what does not come back as it was."""
-    if not isinstance(parts.algorithm.experience, Replay):
-        return parts
-    saved = parts.snapshots.get(REPLAY)
-    others = {name: arrays for name, arrays in parts.snapshots.items() if not name.startswith(REPLAY)}
+def with_replay(blueprint: Blueprint, loaded: Loaded, say: Say) -> Blueprint:
+    """`blueprint` without a replay whose rows are of another kind. `say` hears what does not come back as it was."""
+    if not isinstance(blueprint.algorithm.experience, Replay):
+        return blueprint
+    saved = blueprint.snapshots.get(REPLAY)
+    others = {name: arrays for name, arrays in blueprint.snapshots.items() if not name.startswith(REPLAY)}
     if saved is None or "counters" not in saved:
-        if parts.start and is_saved(parts):
+        if blueprint.start and is_saved(blueprint):
             say("the checkpoint holds no replay: it fills again")
-        return replace(parts, snapshots=others)
-    fields = {f"rows/{field.name}": (field.shape, np.dtype(field.dtype)) for field in row_record(parts).fields}
+        return replace(blueprint, snapshots=others)
+    fields = {f"rows/{field.name}": (field.shape, np.dtype(field.dtype)) for field in row_record(blueprint).fields}
     rows = {name: (a.shape[2:], a.dtype) for name, a in saved.items() if name.startswith("rows/")}
     if rows != fields:
         say("the checkpoint's replay holds rows of another kind: it fills again")
-        return replace(parts, snapshots=others)
-    capacity = _config_of(loaded).get("algo", {}).get("capacity", parts.algorithm.experience.capacity)
-    if len(saved["counters"]) != parts.algorithm.task.workers or capacity != parts.algorithm.experience.capacity:
+        return replace(blueprint, snapshots=others)
+    capacity = _config_of(loaded).get("algo", {}).get("capacity", blueprint.algorithm.experience.capacity)
+    if (
+        len(saved["counters"]) != blueprint.algorithm.task.workers
+        or capacity != blueprint.algorithm.experience.capacity
+    ):
         say("the replay has another layout: its newest rows are dealt out again, and all count as new to the sampler")
-    return parts
+    return blueprint
 
 
 def _folder(loaded: Loaded) -> str:

@@ -11,11 +11,11 @@ import msgspec
 import numpy as np
 
 from shoal.core.algorithm import Algorithm, LearnerState
-from shoal.core.device import settle_process
+from shoal.core.blueprint import named_leaves, restore_leaves
 from shoal.core.errors import BadInput
 from shoal.core.weights import params_hash
 from shoal.experiment import Plan
-from shoal.roles.parts import named_leaves, restore_leaves
+from shoal.process.device import settle_process
 from shoal.run.policy import save_policy
 
 

@@ -13,11 +13,11 @@ import jax
 import msgspec
 import numpy as np
 
+from shoal.acting.player import Ended, Policy, play
 from shoal.core.algorithm import Algorithm
 from shoal.core.errors import BadInput
 from shoal.core.weights import Layout, layout_of
 from shoal.envs.source import Source
-from shoal.roles.evaluator import Ended, Policy, play
 from shoal.runtimes.guarded import OUTSIDE, Mark
 
 Record = Callable[..., bytes]  # `observe.video.record`, which lives above this package

@@ -16,21 +16,21 @@ import msgspec
 import numpy as np
 
 from shoal.core.algorithm import Replay
-from shoal.core.device import settle_process, unscanned
+from shoal.core.blueprint import named_leaves
 from shoal.core.errors import BadInput, RunFailed
 from shoal.core.program import Fault, Report, check_fits
 from shoal.experiment import Plan
 from shoal.launch.checks import Check, Checks
-from shoal.launch.compose import make_parts
+from shoal.launch.compose import make_blueprint
 from shoal.launch.evaluation import Evaluator
-from shoal.roles.parts import named_leaves
-from shoal.roles.replaying import is_saved, replay_bytes
-from shoal.roles.soundness import BAD_UPDATE
+from shoal.learning.replay_update import is_saved, replay_bytes
+from shoal.learning.soundness import BAD_UPDATE
+from shoal.process.device import settle_process, unscanned
+from shoal.process.signals import StopRequest
 from shoal.run.checkpoints import Checkpoints, Loaded
 from shoal.run.folder import RunFolder
 from shoal.run.history import Course, Gathered
 from shoal.run.progress import Panel, status
-from shoal.run.signals import StopRequest
 from shoal.run.sinks import open_sinks
 from shoal.runtimes.threads import aside
 
@@ -93,17 +93,17 @@ class Training:
         self.quiet, self._begun = quiet, begun
         settle_process()
         self._say = say or (lambda message: None)
-        self.parts = make_parts(plan, loaded, weights, self._say)
+        self.blueprint = make_blueprint(plan, loaded, weights, self._say)
         self._checkpoints = Checkpoints(folder.checkpoints, keep=plan.settings.keep, on_alert=self._alert)
-        self._saved_version = self.parts.start if loaded else -1
-        self.outcome = Outcome(version=self.parts.start)
+        self._saved_version = self.blueprint.start if loaded else -1
+        self.outcome = Outcome(version=self.blueprint.start)
         self._before = {"env_steps": 0, "seconds": 0.0, "episodes": 0}
         self.times: dict[str, float] = {}
         self._course, self._gathered, self._written = Course(), Gathered(), -math.inf
         self._checks: Checks | None = None
         if plan.settings.until_eval is not None:
             assert evaluator is not None
-            self._checks = Checks(evaluator, self.parts.algorithm, plan.settings, self._alert)
+            self._checks = Checks(evaluator, self.blueprint.algorithm, plan.settings, self._alert)
         if loaded is not None:
             self._before = {name: loaded.meta.get(name, 0) for name in self._before}
             self.outcome.recent.extend(loaded.arrays["recent"].tolist())
@@ -126,7 +126,7 @@ class Training:
                 return self.run(own)
         plan, settings = self.plan, self.plan.settings
         runtime = plan.runtime_class(plan.runtime)
-        program = plan.topology_class(plan.topology).program(self.parts)
+        program = plan.topology_class(plan.topology).program(self.blueprint)
         # A source of another kind need not know how to help.
         program = dataclasses.replace(program, helper=getattr(plan.source, "help", None))
         check_fits(program, str(settings.runtime), runtime.provides, str(settings.topology))
@@ -136,15 +136,15 @@ class Training:
             assert settings.steps is not None
             panel = stack.enter_context(Panel(title, settings.steps, settings.until_return, quiet=self.quiet))
             self._say = panel.say
-            if isinstance(self.parts.algorithm.experience, Replay) and not is_saved(self.parts):
-                size = replay_bytes(self.parts) / 2**30
+            if isinstance(self.blueprint.algorithm.experience, Replay) and not is_saved(self.blueprint):
+                size = replay_bytes(self.blueprint) / 2**30
                 self._say(f"checkpoints leave the replay out: {size:.1f} GiB, more than --algo.save-limit")
             sink = stack.enter_context(contextlib.closing(open_sinks(settings.sinks, self.folder, config, self._alert)))
             self._sink, self._panel, self._stop = sink, panel, stop
             stop.on_abort(panel.close)
             try:
                 with stop.bounded(lambda: self._save(exact=False)):
-                    self.parts.initial_state()  # made once and first, so that a stop at any time has something to save
+                    self.blueprint.initial_state()  # made once and first, so that a stop at any time has something to save
                     if self._begun is not None:
                         self._save(exact=False)
                         self._begun(self.folder.path)
@@ -176,8 +176,8 @@ class Training:
     def _loop(self) -> None:
         settings, outcome = self.plan.settings, self.outcome
         last_saved = time.monotonic()
-        budget = self.parts.budget
-        if outcome.version >= self.parts.updates:
+        budget = self.blueprint.budget
+        if outcome.version >= self.blueprint.updates:
             return
         for event in self._session:
             if isinstance(event, Fault):
@@ -191,7 +191,7 @@ class Training:
             if self._checks is not None and self._check(self._checks, event):
                 return
             wants_end = [callback(event) is True for callback in self.callbacks]
-            if solved or outcome.version >= self.parts.updates or outcome.env_steps >= budget:
+            if solved or outcome.version >= self.blueprint.updates or outcome.env_steps >= budget:
                 return
             if self._stop.requested or any(wants_end):
                 break
@@ -313,7 +313,7 @@ class Training:
         if outcome.version == self._saved_version:
             return
         if outcome.state is None:  # ended before the first update: resume begins with the same weights
-            outcome.state = self.parts.initial_state()
+            outcome.state = self.blueprint.initial_state()
         arrays = {f"state/{name}": array for name, array in named_leaves(outcome.state).items()}
         parts = self._session.snapshots() if exact else {}
         for name, part in parts.items():

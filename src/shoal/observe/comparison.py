@@ -20,9 +20,9 @@ import numpy as np
 from shoal.observe import plots
 from shoal.observe.comparison_figures import Reference, dots, draw
 from shoal.observe.page import PAGE
-from shoal.observe.statistics import interval
 from shoal.run.files import pretty, write_atomically
 from shoal.run.progress import clock
+from shoal.studies.statistics import interval
 
 ALIKE = 0.05  # a difference up to this share of the published number is none
 

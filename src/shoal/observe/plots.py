@@ -10,7 +10,7 @@ from __future__ import annotations
 import io
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, Literal
 
 import numpy as np
@@ -19,7 +19,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter, MaxNLocator
 
-Rows = Sequence[Mapping[str, Any]]
+from shoal.run.timeline import Rows, is_number, series
 
 BLUE, RED, GREEN, YELLOW, CYAN, PURPLE = "#4477AA", "#EE6677", "#228833", "#CCBB44", "#66CCEE", "#AA3377"
 PHASES = {"collect": BLUE, "learn": RED, "broadcast": YELLOW, "wait": "#BBBBBB"}
@@ -27,17 +27,6 @@ _INK = "#102030"  # stands for the text's colour until the SVG is written
 _POINTS = 300  # a curve's most: more cannot be seen and only make the file big
 _PAUSE_S = 60.0
 _WINDOW = 100  # episodes: what `--until-return` looks at
-
-
-def timeline(rows: Rows) -> list[Mapping[str, Any]]:
-    """The rows that led to the end: what a resumed run did again replaces what it had done after its checkpoint."""
-    kept: list[Mapping[str, Any]] = []
-    for row in rows:
-        if kept and kept[-1]["step"] > row["step"]:  # two rows of one step in a row are an update and what came with it
-            while kept and kept[-1]["step"] >= row["step"]:
-                kept.pop()
-        kept.append(row)
-    return kept
 
 
 def elapsed(rows: Rows) -> np.ndarray:
@@ -51,12 +40,6 @@ def elapsed(rows: Rows) -> np.ndarray:
     gaps = np.diff([float(row["time"]) for row in rows], prepend=float(rows[0]["time"]))
     usual = float(np.median(gaps[1:])) if len(gaps) > 1 else 0.0
     return np.cumsum(np.where((gaps < 0) | (gaps > max(_PAUSE_S, 50 * usual)), usual, gaps))
-
-
-def series(rows: Rows, name: str) -> tuple[np.ndarray, np.ndarray]:
-    """(positions in `rows`, values) where `name` is a finite number."""
-    found = [(i, float(row[name])) for i, row in enumerate(rows) if _is_number(row.get(name))]
-    return np.array([i for i, _ in found], int), np.array([v for _, v in found], float)
 
 
 def render(figure: Figure, kind: Literal["svg", "png"] = "svg") -> bytes:
@@ -121,7 +104,7 @@ def return_histogram(evaluation: Mapping[str, Any] | None) -> Figure | None:
     shown = []
     for way, colour in (("greedy", BLUE), ("sampled", PURPLE)):
         found = (evaluation or {}).get(way) or {}
-        returns = np.array([r for r in found.get("returns") or () if _is_number(r)], float)
+        returns = np.array([r for r in found.get("returns") or () if is_number(r)], float)
         if len(returns):
             shown.append((way, colour, returns, found.get("iqm")))
     if not shown:
@@ -133,7 +116,7 @@ def return_histogram(evaluation: Mapping[str, Any] | None) -> Figure | None:
         _style(axes)
         axes.hist(returns, bins=edges, color=colour, alpha=0.75, edgecolor="none")
         _rule(axes, float(returns.mean()), RED, "-", "mean")
-        if middle is not None and _is_number(middle):
+        if middle is not None and is_number(middle):
             _rule(axes, float(middle), GREEN, "--", "interquartile mean")
         _legend(axes, "best")
         axes.yaxis.set_major_locator(MaxNLocator(integer=True, nbins=6))
@@ -329,7 +312,3 @@ def _thin(x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     cuts = np.linspace(0, len(x), _POINTS + 1).astype(int)[:-1]
     sizes = np.diff(np.append(cuts, len(x)))
     return np.add.reduceat(x, cuts) / sizes, np.add.reduceat(y, cuts) / sizes
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import math
 from collections.abc import Callable, Mapping, Sequence
 from html import escape
 from pathlib import Path
@@ -17,6 +16,7 @@ from shoal.run.files import write_atomically
 from shoal.run.folder import RunFolder, read_json, ways
 from shoal.run.progress import clock
 from shoal.run.sinks import read_metrics
+from shoal.run.timeline import Rows, is_number, series, timeline
 
 _CLIP_MAX = 12 * 2**20  # bytes of a video.mp4 that are taken in without being asked
 
@@ -24,7 +24,7 @@ _CLIP_MAX = 12 * 2**20  # bytes of a video.mp4 that are taken in without being a
 class Seen(NamedTuple):
     """What the pictures are drawn from."""
 
-    rows: plots.Rows
+    rows: Rows
     evaluation: Mapping[str, Any]  # by way: greedy, sampled
     target: float | None
     lags: Mapping[int, int]  # rows learnt from, by lag; {} where that was not counted
@@ -91,7 +91,7 @@ def write_report(
     if clip is None and not no_clip and folder.video_path.is_file() and folder.video_path.stat().st_size <= _CLIP_MAX:
         clip = folder.video_path.read_bytes()
     everything = read_metrics(folder.metrics_path) if folder.metrics_path.exists() else []
-    rows = plots.timeline(everything)
+    rows = timeline(everything)
     machine = config.pop("machine", {})
     body = "\n".join(
         [
@@ -134,12 +134,12 @@ def _score(way: str, found: Mapping[str, Any], mean: Any, sd: Any, episodes: Any
     mean, sd, episodes = found.get("mean", mean), found.get("sd", sd), found.get("episodes", episodes)
     how = f"{episodes} {way} episodes" if episodes else ""
     interval = found.get("ci")
-    if interval and all(_is_number(end) for end in interval):
+    if interval and all(is_number(end) for end in interval):
         how += f"; the mean lies in {_number(interval[0])} to {_number(interval[1])} (95 %)"
-    return f"{way} return", mean, f"{_number(mean)}" + (f" ± {_number(sd)}" if _is_number(sd) else ""), how
+    return f"{way} return", mean, f"{_number(mean)}" + (f" ± {_number(sd)}" if is_number(sd) else ""), how
 
 
-def _headline(summary: Mapping[str, Any], evaluation: Mapping[str, Any], rows: plots.Rows) -> str:
+def _headline(summary: Mapping[str, Any], evaluation: Mapping[str, Any], rows: Rows) -> str:
     greedy, sampled = evaluation.get("greedy") or {}, evaluation.get("sampled") or {}
     episodes, said = summary.get("eval_episodes"), summary.get
     steps = summary.get("env_steps", rows[-1]["step"] if rows else None)
@@ -161,7 +161,7 @@ def _headline(summary: Mapping[str, Any], evaluation: Mapping[str, Any], rows: p
         f'<div class="card"><div class="what">{escape(what)}</div><div class="value">{escape(value)}</div>'
         f'<div class="how">{escape(how)}</div></div>'
         for what, known, value, how in cards
-        if _is_number(known)
+        if is_number(known)
     )
     return f'<section class="cards">{boxes}</section>' if boxes else ""
 
@@ -193,9 +193,9 @@ def _video(clip: bytes | None, no_clip: str) -> str:
     )
 
 
-def _faults(rows: plots.Rows, summary: Mapping[str, Any]) -> str:
+def _faults(rows: Rows, summary: Mapping[str, Any]) -> str:
     names = sorted({name for row in rows for name in row if name.startswith("fault/")})
-    counts = {name.removeprefix("fault/"): float(plots.series(rows, name)[1].sum()) for name in names}
+    counts = {name.removeprefix("fault/"): float(series(rows, name)[1].sum()) for name in names}
     counts["in evaluation"] = float(summary.get("eval_faults") or 0)
     happened = {name: f"{count:g}" for name, count in counts.items() if count}
     if not happened:
@@ -234,15 +234,11 @@ def _cell(value: Any) -> str:
 
 def _target(config: Mapping[str, Any]) -> float | None:
     target = config.get("until_eval") if config.get("until_return") is None else config["until_return"]
-    return float(target) if target is not None and _is_number(target) else None
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    return float(target) if target is not None and is_number(target) else None
 
 
 def _number(value: Any) -> str:
-    if not _is_number(value):
+    if not is_number(value):
         return "-"
     return (
         f"{value:,.0f}"

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from shoal.core.blueprint import named_leaves
 from shoal.core.errors import BadInput, RunFailed
 from shoal.core.program import Report
 from shoal.experiment import Plan, merge, resolve
@@ -30,7 +31,6 @@ from shoal.optimize.law import Law, Weights
 from shoal.optimize.mdp import ProblemSource
 from shoal.optimize.problem import Problem
 from shoal.optimize.truth import Scores
-from shoal.roles.parts import named_leaves
 from shoal.run.folder import RunFolder
 
 EPISODES = 30  # of an update, unless the user says otherwise
@@ -158,7 +158,7 @@ def learn(
     watch = Watch(laws.averaged, *(judge for judge in (chooser, scorer) if judge is not None))
     training.callbacks = (finished, watch)
     if scorer is not None:
-        scorer.judge(0, laws.of(training.parts.initial_state()))
+        scorer.judge(0, laws.of(training.blueprint.initial_state()))
     folder.write_config(plan.as_dict())
     outcome = training.run()
     if outcome.state is None:
@@ -330,14 +330,14 @@ class Laws:
 
     def of(self, state: Any) -> Law:
         """By the weights of this state alone."""
-        return self._law(named_leaves(self._training.parts.algorithm.actor_state(state)))
+        return self._law(named_leaves(self._training.blueprint.algorithm.actor_state(state)))
 
     def averaged(self, state: Any) -> Law:
         """By a running mean of the weights of all states that were given here: steadier than any of them.
 
         Each update jumps with the noise of its few episodes; the mean over the last looks does not (Polyak and Juditsky 1992).
         """
-        arrays = named_leaves(self._training.parts.algorithm.actor_state(state))
+        arrays = named_leaves(self._training.blueprint.algorithm.actor_state(state))
         self._weight = MEMORY * self._weight + 1.0
         for name, array in arrays.items():
             self._sums[name] = MEMORY * self._sums.get(name, 0.0) + np.asarray(array, np.float64)

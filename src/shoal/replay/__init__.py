@@ -3,7 +3,7 @@
 Here live plain NumPy structures without threads, ports or JAX. May import: NumPy, cpprb, `core`. You may change: anything
 that keeps what is drawn a function of (rows, seed), which resume and bit equality rest on. To add one: a sampler is a
 class with the methods of `samplers.Sampler` and one line in `make_sampler`. Looking for who inserts and draws?
-`roles.replaying`. For memory that processes share? `runtimes.pools`. For n-step returns? `ops.q_learning`.
+`learning.replay_update`. For memory that processes share? `runtimes.pools`. For n-step returns? `ops.q_learning`.
 """
 
 from shoal.replay.rings import Rings

@@ -1,127 +1,31 @@
-"""Who acts: fills slots with unrolls, by the weights that the schedule names."""
+"""The synchronous actor: fills slots with unrolls, by the weights that the schedule names."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from itertools import count
-from typing import Any
 
 import jax
-import numpy as np
 
-from shoal.core.keys import ACTING, STARTS, key_data
-from shoal.core.ports import Board, Slot, Stream
+from shoal.acting.collector import Collector
+from shoal.core.blueprint import Blueprint
+from shoal.core.ports import Board, Stream
 from shoal.core.program import Context, Part, Ports, Snapshot, Steps
-from shoal.core.trajectory import EARNED
-from shoal.roles.compiled import compiled, compiled_earned, compiled_starts
-from shoal.roles.parts import Parts, named_leaves, restore_leaves
-
-
-class Collector:
-    """One actor's environments, and the policy's state on them. `collect` fills a slot with the next unroll.
-
-    `again` ends the path of its keys where unrolls of the same numbers may have been made before a resume.
-    """
-
-    def __init__(self, parts: Parts, index: int, context: Context, again: tuple[int, ...] = ()) -> None:
-        self._parts, self._index, self._context, self._again = parts, index, context, again
-        self._rows = parts.make_rows(index, context)
-        self._act = compiled(parts.algorithm).act
-        self._carry = {n: np.array(a) for n, a in parts.algorithm.initial_carry(parts.envs).items()}
-        self._earned = np.zeros(parts.envs, np.float32) if parts.earns else None
-        # On the device once: a call with NumPy arrays or Python numbers would bring them there each time.
-        self._explore = jax.device_put(np.ones(parts.envs, np.float32))
-        self._times = [jax.device_put(np.int32(t)) for t in range(parts.unroll)]
-        self._starts: Any = parts.starts[index] if parts.starts else None
-        if self._starts is not None:
-            self._remembered = self._starts.init(
-                jax.random.wrap_key_data(jax.numpy.asarray(key_data(parts.seed, STARTS, index)))
-            )
-        name = f"actor-{index}"
-        if name in parts.snapshots:
-            self.restore(parts.snapshots[name])
-        self._warm()
-
-    def _warm(self) -> None:
-        """Compile `act` before the first weights come, and before the clock of the first step starts."""
-        rows, layout = self._rows, self._parts.layout
-        actor = jax.device_put(layout.tree(np.zeros(layout.size, np.float32)))
-        self._act(actor, rows.obs, self._carry, rows.first, key_data(0), self._times[0], self._explore)
-
-    def collect(self, actor: Any, version: int, unroll: int, slot: Slot) -> None:
-        """Fill `slot` with unroll number `unroll`, acting by `actor`."""
-        parts, rows = self._parts, self._rows
-        key = jax.device_put(key_data(parts.seed, ACTING, self._index, unroll, *self._again))
-        slot["clock"][0] = time.monotonic()
-        rows.begin(slot, parts.algorithm.experience.fresh, self._next_starts(actor, unroll))
-        for name, array in self._carry.items():
-            slot[f"carry/{name}"][...] = array
-        if self._earned is not None:
-            slot[f"carry/{EARNED}"][...] = self._earned
-        slot["version"][...] = version
-        carry: Any = self._carry
-        for t, time_step in enumerate(self._times):
-            action, extras, carry = self._act(actor, rows.obs, carry, rows.first, key, time_step, self._explore)
-            for name, array in extras.items():
-                slot[f"extras/{name}"][t] = array
-            rows.step(slot, t, np.asarray(action))
-            self._context.beat()
-        self._carry = {name: np.asarray(array) for name, array in carry.items()}
-        if self._earned is not None:
-            earned = compiled_earned(parts.algorithm)
-            self._earned = np.asarray(earned(self._earned, slot["reward"], slot["boundary"], slot["valid"]))
-        slot["clock"][1] = time.monotonic()
-
-    def _next_starts(self, actor: Any, unroll: int) -> np.ndarray | None:
-        """Where the episodes of this unroll begin, if that is not left to the environments."""
-        if self._starts is None:
-            return None
-        key = key_data(self._parts.seed, STARTS, self._index, unroll, *self._again)
-        sample = compiled_starts(self._starts, self._parts.envs)
-        starts, self._remembered = sample(self._remembered, actor, key)
-        return np.asarray(starts)
-
-    def snapshot(self) -> dict[str, np.ndarray]:
-        rows = self._rows.snapshot()
-        if not rows:
-            return {}
-        remembered = named_leaves(self._remembered) if self._starts is not None else {}
-        return {
-            **rows,
-            **{f"carry/{n}": a for n, a in self._carry.items()},
-            **({} if self._earned is None else {EARNED: self._earned}),
-            **{f"starts/{n}": a for n, a in remembered.items()},
-        }
-
-    def restore(self, arrays: Mapping[str, np.ndarray]) -> None:
-        def under(prefix: str) -> dict[str, np.ndarray]:
-            return {n.removeprefix(prefix): np.array(a) for n, a in arrays.items() if n.startswith(prefix)}
-
-        self._carry = under("carry/")
-        if self._earned is not None and EARNED in arrays:  # not in a snapshot that was taken without normalised rewards
-            self._earned = np.array(arrays[EARNED])
-        if self._starts is not None:
-            self._remembered = restore_leaves(self._remembered, under("starts/"))
-        self._rows.restore({n: a for n, a in arrays.items() if not n.startswith(("carry/", "starts/", EARNED))})
-
-    def close(self) -> None:
-        self._rows.close()
 
 
 class Actor:
     """Reads the version that `schedule` names for each unroll, fills a slot, pushes it, and so on for ever."""
 
     def __init__(
-        self, parts: Parts, index: int, schedule: Callable[[int], int], ports: Ports, context: Context
+        self, blueprint: Blueprint, index: int, schedule: Callable[[int], int], ports: Ports, context: Context
     ) -> None:
-        self._parts, self._lane, self._schedule = parts, index, schedule
+        self._blueprint, self._lane, self._schedule = blueprint, index, schedule
         self._board: Board = ports["weights"]
         self._stream: Stream = ports["unrolls"]
-        self._collector = Collector(parts, index, context)
+        self._collector = Collector(blueprint, index, context)
 
     def run(self) -> Steps:
-        layout, lane, start = self._parts.layout, self._lane, self._parts.start
+        layout, lane, start = self._blueprint.layout, self._lane, self._blueprint.start
         # A successor goes on where its lane stands.
         for unroll in count(start + self._stream.pushed(lane)):
             version = self._schedule(unroll)

@@ -15,29 +15,36 @@ import numpy as np
 
 from shoal.algos.dyna_q import DynaQ
 from shoal.core.algorithm import ActorState, Drawn, LearnerState
+from shoal.core.blueprint import Blueprint
 from shoal.core.keys import LEARNING, PLANNING, key_data
 from shoal.core.ports import Board, Slot, Stream, Table
 from shoal.core.program import Context, Ports, Report, Snapshot, Steps
+from shoal.core.telemetry import metric_name
 from shoal.core.trajectory import Trajectory, Transitions
 from shoal.core.weights import to_vector
+from shoal.learning.replay_update import (
+    Batch,
+    ReplayMemory,
+    ReplayUpdate,
+    compiled_replay,
+    gradients_a_call,
+    row_record,
+)
+from shoal.learning.soundness import SOUND, Watch, seen_in
 from shoal.replay import Rings, make_sampler
-from shoal.roles.compiled import metric_name
 from shoal.roles.learner import Trainer
-from shoal.roles.parts import Parts
 from shoal.roles.planner import TOLD, model_layout
-from shoal.roles.replaying import Batch, Replaying, ReplayUpdate, compiled_replay, gradients_a_call, row_record
-from shoal.roles.soundness import SOUND, Watch, seen_in
 
 
 class ImaginedMemory:
     """The newest imagined rows. With sweeping they are drawn in proportion to their error, and new ones first."""
 
-    def __init__(self, parts: Parts, algorithm: DynaQ) -> None:
+    def __init__(self, blueprint: Blueprint, algorithm: DynaQ) -> None:
         config = algorithm.config
         kind: Any = "prioritized" if config.sweeping else "uniform"
         self._replay = algorithm.experience._replace(kind=kind, sampler="seeded", capacity=config.imagined)
-        self._seed, self._sweeping = parts.seed, config.sweeping
-        self._rows = Rings.over(Rings.record(row_record(parts), 1, config.imagined).empty())
+        self._seed, self._sweeping = blueprint.seed, config.sweeping
+        self._rows = Rings.over(Rings.record(row_record(blueprint), 1, config.imagined).empty())
         self._sampler = make_sampler(self._replay, 1, config.imagined)
 
     def insert(self, slot: Slot) -> int:
@@ -72,15 +79,15 @@ class ImaginedMemory:
 class DynaUpdate:
     """A real round, then the imagined gradients that it has earned: `ratio` for each real one, less where the model errs."""
 
-    def __init__(self, parts: Parts, algorithm: DynaQ, ports: Ports, context: Context) -> None:
-        self._parts, self._algorithm = parts, algorithm
+    def __init__(self, blueprint: Blueprint, algorithm: DynaQ, ports: Ports, context: Context) -> None:
+        self._blueprint, self._algorithm = blueprint, algorithm
         self._watch = Watch(context)  # on imagined gradients; real ones have another
         self._blocks: Stream = ports["imagined"]
         # The learner alone writes there: the rows are its own to save, together with their priorities.
-        self._real = ReplayUpdate(parts, Watch(context), Replaying(parts, pool=ports["real"], keeps=True))
-        self.imagined = ImaginedMemory(parts, algorithm)
-        self._learn = compiled_replay(parts.algorithm).learn
-        self._count = gradients_a_call(parts)
+        self._real = ReplayUpdate(blueprint, Watch(context), ReplayMemory(blueprint, pool=ports["real"], keeps=True))
+        self.imagined = ImaginedMemory(blueprint, algorithm)
+        self._learn = compiled_replay(blueprint.algorithm).learn
+        self._count = gradients_a_call(blueprint)
         self._mixed = round(algorithm.config.mix * algorithm.config.batch_size)  # real rows among the imagined ones
         self._owed = 0.0
         self._told: dict[str, float] = {}  # the newest word of the planners
@@ -91,7 +98,7 @@ class DynaUpdate:
     def compile(self, state: LearnerState, acted: Any, lanes: int) -> None:
         self._real.compile(state, acted, lanes)
         shape = (self._count, self._algorithm.config.batch_size)
-        rows = {f.name: np.zeros((*shape, *f.shape), f.dtype) for f in row_record(self._parts).fields}
+        rows = {f.name: np.zeros((*shape, *f.shape), f.dtype) for f in row_record(self._blueprint).fields}
         drawn = Drawn(Transitions(**rows), np.ones(shape, np.float32))
         self._learn = self._learn.lower(state, drawn, key_data(0)).compile()
 
@@ -109,7 +116,7 @@ class DynaUpdate:
             self._owed = 0.0  # nothing to learn from: what was missed is not made up for in one rush
         losses: dict[str, float] = {}
         for call in range(calls):
-            key = key_data(self._parts.seed, PLANNING, LEARNING, version, call)
+            key = key_data(self._blueprint.seed, PLANNING, LEARNING, version, call)
             found = self._imagined_gradients(state, version, call, progress, key)
             if found is None:
                 calls = call
@@ -139,7 +146,7 @@ class DynaUpdate:
             drawn = jax.tree.map(lambda a, b: np.concatenate([a, b], axis=1), kept, drawn)
         after, actor, told, errors = self._learn(state, drawn, key)
         if not told.pop(SOUND):
-            self._watch.bad(seen_in(self._parts.algorithm, state, told))
+            self._watch.bad(seen_in(self._blueprint.algorithm, state, told))
             return None
         self._watch.good()
         td = np.asarray(errors)
@@ -178,21 +185,21 @@ class DynaLearner:
 
     def __init__(
         self,
-        parts: Parts,
+        blueprint: Blueprint,
         algorithm: DynaQ,
         schedule: Callable[[int], int],
         rounds: float,
         ports: Ports,
         context: Context,
     ) -> None:
-        self._parts, self._algorithm, self._schedule, self._rounds = parts, algorithm, schedule, rounds
+        self._blueprint, self._algorithm, self._schedule, self._rounds = blueprint, algorithm, schedule, rounds
         self._board: Board = ports["weights"]
         self._scales: Board = ports["scales"]
         self._model: Table = ports["model"]
         self._stream: Stream = ports["unrolls"]
         self._blocks: Stream = ports["imagined"]
-        self._update = DynaUpdate(parts, algorithm, ports, context)
-        self.trainer = Trainer(parts, context, self._update)
+        self._update = DynaUpdate(blueprint, algorithm, ports, context)
+        self.trainer = Trainer(blueprint, context, self._update)
         self._model.put(to_vector(self.trainer.state.extra["model"]))
 
     def run(self) -> Steps:

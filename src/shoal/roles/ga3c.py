@@ -15,20 +15,19 @@ from typing import Any
 
 import numpy as np
 
+from shoal.acting.episodes import EpisodeTracker
+from shoal.acting.inference import Batcher, InferenceStats, Tally, Weights
+from shoal.core.blueprint import Blueprint
 from shoal.core.keys import ACTING, LEARNING, key_data
 from shoal.core.ports import Board, Call, Op, SharedStream, Stream
 from shoal.core.program import Context, Episode, Ports, Report, Snapshot, Steps
 from shoal.core.record import Field, Record
+from shoal.core.telemetry import News, NewsFormat, mean_metrics, metric_name
 from shoal.core.trajectory import as_trajectory
 from shoal.core.weights import to_vector
-from shoal.roles.climbing import Climber, Control, CoreLoad, Numbers, say
-from shoal.roles.compiled import metric_name
-from shoal.roles.episodes import EpisodeTracker
-from shoal.roles.gradients import SEEN, Gradients, Known
-from shoal.roles.inference import Batcher, Heard, Tally, Weights
-from shoal.roles.news import News, NewsFormat, mean_metrics
-from shoal.roles.parts import Parts
-from shoal.roles.soundness import Watch, largest, seen_in
+from shoal.learning.remote_gradients import SEEN, Known, RemoteGradients
+from shoal.learning.soundness import Watch, largest, seen_in
+from shoal.roles.hill_climb import Climber, Control, CoreLoad, Numbers, say
 
 REPORT_EVERY = 0.1  # seconds: there may be thousands of gradients a second
 WINDOW = 100  # episodes behind the score
@@ -36,10 +35,10 @@ SETTLING = 0.25  # of a trial that does not count: whoever is needed for the fir
 
 
 @dataclass(frozen=True, kw_only=True)
-class Shop:
+class Ga3cSetup:
     """How the work is shared out: what all of these roles know."""
 
-    parts: Parts
+    blueprint: Blueprint
     start: Numbers  # that work at first
     most: Numbers  # that there are
     rows: int  # of one prediction
@@ -49,24 +48,24 @@ class Shop:
     adjust_every: float
 
     @property
-    def gradients(self) -> Gradients:
-        return Gradients(self.parts, self.reward_clip)
+    def gradients(self) -> RemoteGradients:
+        return RemoteGradients(self.blueprint, self.reward_clip)
 
     @property
     def episodes(self) -> NewsFormat:
-        return NewsFormat((), self.parts.unroll * self.parts.envs)
+        return NewsFormat((), self.blueprint.unroll * self.blueprint.envs)
 
 
-def question_record(parts: Parts) -> Record:
-    spec, carry = parts.algorithm.task.spec, [f for f in parts.record.fields if f.name.startswith("carry/")]
-    obs = Field("obs", (parts.envs, *spec.obs.shape), spec.obs.dtype.name)
-    return Record((obs, Field("first", (parts.envs,), "bool"), *carry))
+def question_record(blueprint: Blueprint) -> Record:
+    spec, carry = blueprint.algorithm.task.spec, [f for f in blueprint.record.fields if f.name.startswith("carry/")]
+    obs = Field("obs", (blueprint.envs, *spec.obs.shape), spec.obs.dtype.name)
+    return Record((obs, Field("first", (blueprint.envs,), "bool"), *carry))
 
 
-def answer_record(parts: Parts) -> Record:
+def answer_record(blueprint: Blueprint) -> Record:
     """Of one step: what `act` gives, and the version of the weights that acted."""
-    kept = [f for f in parts.record.fields if f.name == "action" or f.name.startswith("extras/")]
-    carry = [f for f in parts.record.fields if f.name.startswith("carry/")]
+    kept = [f for f in blueprint.record.fields if f.name == "action" or f.name.startswith("extras/")]
+    carry = [f for f in blueprint.record.fields if f.name.startswith("carry/")]
     steps = [Field(f.name, f.shape[1:], f.dtype) for f in kept]
     return Record((*steps, *carry, Field("version", (), "int32")))
 
@@ -74,26 +73,26 @@ def answer_record(parts: Parts) -> Record:
 class Agent:
     """Steps its environments by the predictors' answers; every `unroll` steps go to the training queue."""
 
-    def __init__(self, shop: Shop, index: int, ports: Ports, context: Context) -> None:
-        self._shop, self._index, self._context = shop, index, context
+    def __init__(self, setup: Ga3cSetup, index: int, ports: Ports, context: Context) -> None:
+        self._setup, self._index, self._context = setup, index, context
         self._call: Call = ports["predictions"]
         self._stream: SharedStream = ports["unrolls"]
         self._news: Stream = ports["episodes"]
-        self._control = Control(ports["control"], shop.start)
-        self._rows = shop.parts.make_rows(index, context)
-        self._tracker = EpisodeTracker(shop.parts.envs)
-        self._ended: deque[Episode] = deque(maxlen=10 * shop.episodes.episodes)  # not told yet
+        self._control = Control(ports["control"], setup.start)
+        self._rows = setup.blueprint.make_rows(index, context)
+        self._tracker = EpisodeTracker(setup.blueprint.envs)
+        self._ended: deque[Episode] = deque(maxlen=10 * setup.episodes.episodes)  # not told yet
 
     def run(self) -> Steps:
-        parts, rows, lane = self._shop.parts, self._rows, self._index
-        carry = {f"carry/{n}": np.array(a) for n, a in parts.algorithm.initial_carry(parts.envs).items()}
+        blueprint, rows, lane = self._setup.blueprint, self._rows, self._index
+        carry = {f"carry/{n}": np.array(a) for n, a in blueprint.algorithm.initial_carry(blueprint.envs).items()}
         while True:
             yield from self._control.until(lambda numbers: lane < numbers.agents)
             slot = yield from self._stream.claim(lane)
             rows.begin(slot)
             for name, array in carry.items():
                 slot[name][...] = array
-            for t in range(parts.unroll):
+            for t in range(blueprint.unroll):
                 answer = yield from self._call.ask(lane, {"obs": rows.obs, "first": rows.first, **carry})
                 if t == 0:  # not before: the first answer of all waits until everybody is ready
                     slot["clock"][0] = time.monotonic()
@@ -110,7 +109,7 @@ class Agent:
             self._tell()
 
     def _tell(self) -> None:
-        format = self._shop.episodes
+        format = self._setup.episodes
         if self._ended and (slot := self._news.claim(self._index).now()) is not None:
             told = [self._ended.popleft() for _ in range(min(len(self._ended), format.episodes))]
             format.write(slot, 0, time.monotonic(), told, {})
@@ -126,24 +125,24 @@ class Agent:
 class Predictor:
     """Waits for a question, takes all that have come, and answers them in one call. It keeps nothing."""
 
-    def __init__(self, shop: Shop, index: int, ports: Ports, context: Context) -> None:
-        self._shop, self._index, self._context = shop, index, context
+    def __init__(self, setup: Ga3cSetup, index: int, ports: Ports, context: Context) -> None:
+        self._setup, self._index, self._context = setup, index, context
         self._call: Call = ports["predictions"]
-        self._control = Control(ports["control"], shop.start)
-        self._weights = Weights(ports["weights"], shop.parts.start, shop.parts.layout)
+        self._control = Control(ports["control"], setup.start)
+        self._weights = Weights(ports["weights"], setup.blueprint.start, setup.blueprint.layout)
         self._served: Stream = ports["served"]
 
     def run(self) -> Steps:
         call, weights = self._call, self._weights
         yield from self._control.until(self._active)  # who is not needed yet compiles nothing
-        batcher = Batcher(self._shop.parts, self._shop.rows, (ACTING, self._index))
+        batcher = Batcher(self._setup.blueprint, self._setup.rows, (ACTING, self._index))
         tally = Tally(self._served, self._index, batcher)
         yield from weights.first()
         batcher.begin(weights.version)
         while True:
             yield from self._control.until(self._active)
             least = -(-self._control.numbers.agents // 2)
-            gather = call.gather(batcher.most, least, batcher.patience(self._shop.wait))
+            gather = call.gather(batcher.most, least, batcher.patience(self._setup.wait))
             gathered = yield from self._unless_idle(gather)
             if not gathered:
                 continue
@@ -184,25 +183,25 @@ class Predictor:
 class GradientTrainer:
     """Takes unrolls until it has a batch, and hands its gradient to the learner. It keeps nothing."""
 
-    def __init__(self, shop: Shop, index: int, ports: Ports, context: Context) -> None:
-        self._shop, self._index, self._context = shop, index, context
+    def __init__(self, setup: Ga3cSetup, index: int, ports: Ports, context: Context) -> None:
+        self._setup, self._index, self._context = setup, index, context
         unrolls: SharedStream = ports["unrolls"]
         self._stream = unrolls.end_of(index)
         self._out: Stream = ports["gradients"]
-        self._control = Control(ports["control"], shop.start)
-        self._gradients = shop.gradients
-        self._weights = Weights(ports["params"], shop.parts.start, self._gradients.layout)
+        self._control = Control(ports["control"], setup.start)
+        self._gradients = setup.gradients
+        self._weights = Weights(ports["params"], setup.blueprint.start, self._gradients.layout)
         self._turn = index  # the lane to look at first, so that all have theirs
 
     def _compiled(self) -> Any:
         """Ahead of the data."""
-        parts, layout = self._shop.parts, self._gradients.layout
+        blueprint, layout = self._setup.blueprint, self._gradients.layout
         known: Known = layout.tree(np.zeros(layout.size, np.float32))
-        trajectories = [as_trajectory(parts.record.empty())] * parts.batch
+        trajectories = [as_trajectory(blueprint.record.empty())] * blueprint.batch
         return self._gradients.compute().lower(known, trajectories, key_data(0), np.float32(0)).compile()
 
     def run(self) -> Steps:
-        parts, weights, news = self._shop.parts, self._weights, self._gradients.news
+        blueprint, weights, news = self._setup.blueprint, self._weights, self._gradients.news
         yield from self._control.until(self._active)
         compute = self._compiled()
         # Nothing yet, and ready for work: agents that began before would only wait, and take cores from compiling.
@@ -213,7 +212,7 @@ class GradientTrainer:
         made = weights.version  # at least as many as it or a predecessor has made, so that no key is drawn again
         while True:
             taken: list[tuple[int, Any]] = []
-            while len(taken) < parts.batch:
+            while len(taken) < blueprint.batch:
                 yield from self._control.until(self._active)
                 one = yield from self._next()
                 if one is None:  # out of work: what is in hand would be stale by the time that it is in work again
@@ -223,8 +222,8 @@ class GradientTrainer:
             began = time.monotonic()
             weights.refresh()
             slots = [slot for _, slot in taken]
-            progress = np.float32(parts.progress(weights.version))
-            key = key_data(parts.seed, LEARNING, self._index, made)
+            progress = np.float32(blueprint.progress(weights.version))
+            key = key_data(blueprint.seed, LEARNING, self._index, made)
             vector, metrics = compute(weights.tree, [as_trajectory(slot) for slot in slots], key, progress)
             out = yield from self._out.claim(self._index)
             out["gradient"][...] = vector
@@ -262,32 +261,32 @@ class GradientTrainer:
 class Applier:
     """Owns the weights: applies gradients as they come, publishes, adjusts the numbers, and reports."""
 
-    def __init__(self, shop: Shop, ports: Ports, context: Context) -> None:
-        self._shop, self._parts = shop, shop.parts
+    def __init__(self, setup: Ga3cSetup, ports: Ports, context: Context) -> None:
+        self._setup, self._blueprint = setup, setup.blueprint
         self._stream: Stream = ports["gradients"]
         self._episodes: Stream = ports["episodes"]
         self._weights: Board = ports["weights"]
         self._params: Board = ports["params"]
         self._control: Board = ports["control"]
-        self._heard = Heard(ports["served"])
-        self._gradients = shop.gradients
-        self.state = self._parts.initial_state()
-        self.version = self._parts.start
-        self._climber = Climber(shop.start, shop.most, self._parts.seed)
+        self._heard = InferenceStats(ports["served"])
+        self._gradients = setup.gradients
+        self.state = self._blueprint.initial_state()
+        self.version = self._blueprint.start
+        self._climber = Climber(setup.start, setup.most, self._blueprint.seed)
         self._steps, self._changes = 0, 0
         self._score: deque[float] = deque(maxlen=WINDOW)
         self._load = CoreLoad()
         self._watch = Watch(context)
 
     def run(self) -> Steps:
-        parts, stream, news = self._parts, self._stream, self._gradients.news
+        blueprint, stream, news = self._blueprint, self._stream, self._gradients.news
         vector = np.zeros(self._gradients.size, np.float32)
         applied = self._gradients.applied().lower(self.state, vector, np.float32(0)).compile()
-        for lane in range(self._shop.start.trainers):
+        for lane in range(self._setup.start.trainers):
             yield from stream.take(lane)  # its first word is that it is ready
             stream.release(lane)
         self._params.publish(self.version, to_vector(Known(self.state.params, self.state.obs)))
-        self._weights.publish(self.version, to_vector(parts.algorithm.actor_state(self.state)))
+        self._weights.publish(self.version, to_vector(blueprint.algorithm.actor_state(self.state)))
         began_at, spent = 0.0, 0.0
         heard: list[News] = []
         lags: Counter[int] = Counter()
@@ -306,15 +305,15 @@ class Applier:
             if not self._steps:
                 began_at = found.began
                 tried = before
-            progress = np.float32(parts.progress(self.version))
+            progress = np.float32(blueprint.progress(self.version))
             after, known, actor, fine = applied(self.state, slot["gradient"], progress)
             if fine:
                 self._watch.good()
                 self.state = after
             else:
-                self._watch.bad(seen_in(parts.algorithm, self.state, found.metrics))
+                self._watch.bad(seen_in(blueprint.algorithm, self.state, found.metrics))
                 known = to_vector(Known(self.state.params, self.state.obs))
-                actor = to_vector(parts.algorithm.actor_state(self.state))
+                actor = to_vector(blueprint.algorithm.actor_state(self.state))
             lag = self.version - slot["acted"].ravel()
             stream.release(lane)
             lags.update(lag.tolist())
@@ -327,10 +326,10 @@ class Applier:
             spent += now - before
             if now - tried < SETTLING * self._pause():
                 rate_from, measured = self._steps, now
-            elif self._shop.adjust_after and now - tried >= self._pause():
+            elif self._setup.adjust_after and now - tried >= self._pause():
                 self._adjust((self._steps - rate_from) / (now - measured))
                 tried = now
-            if now - reported < REPORT_EVERY and self.version < parts.updates:
+            if now - reported < REPORT_EVERY and self.version < blueprint.updates:
                 continue
             episodes = tuple(self._told())
             times = {"time/learn": spent, "time/wait": waited, "time/collect": 0.0, "time/broadcast": 0.0}
@@ -359,7 +358,7 @@ class Applier:
 
     def _pause(self) -> float:
         """Until the next step of the adjustment: the first comes sooner."""
-        return self._shop.adjust_every if self._changes else self._shop.adjust_after
+        return self._setup.adjust_every if self._changes else self._setup.adjust_after
 
     def _adjust(self, rate: float) -> None:
         self._changes += 1
@@ -368,7 +367,7 @@ class Applier:
             say(self._control, self._changes, self._climber.numbers)
 
     def _told(self) -> Iterator[Episode]:
-        lanes, format = range(self._episodes.lanes), self._shop.episodes
+        lanes, format = range(self._episodes.lanes), self._setup.episodes
         while (found := self._episodes.take_any(lanes).now()) is not None:
             yield from format.read(found[1]).episodes
             self._episodes.release(found[0])

@@ -9,45 +9,45 @@ from typing import Any
 import jax
 import numpy as np
 
+from shoal.acting.collector import Collector
+from shoal.acting.episodes import EpisodeTracker
+from shoal.core.blueprint import Blueprint
 from shoal.core.ports import Board, Slot, Stream
 from shoal.core.program import Context, Part, Ports, Report, Snapshot, Steps
 from shoal.core.trajectory import as_trajectory
 from shoal.core.weights import to_vector
-from shoal.roles.actor import Collector
-from shoal.roles.episodes import EpisodeTracker
-from shoal.roles.parts import Parts
-from shoal.roles.soundness import Watch
-from shoal.roles.updates import Update, make_update
+from shoal.learning.soundness import Watch
+from shoal.learning.update import Update, make_update
 
 
 class Trainer:
     """The learner's state and its bookkeeping, without ports: `learn` turns slots into a report."""
 
-    def __init__(self, parts: Parts, context: Context, update: Update | None = None) -> None:
-        self._parts = parts
-        self._update = update or make_update(parts, Watch(context))
-        self.version = parts.start
-        self.state = parts.initial_state()
-        self.actor = parts.algorithm.actor_state(self.state)
-        self._trackers = [EpisodeTracker(parts.envs) for _ in range(parts.batch)]
+    def __init__(self, blueprint: Blueprint, context: Context, update: Update | None = None) -> None:
+        self._blueprint = blueprint
+        self._update = update or make_update(blueprint, Watch(context))
+        self.version = blueprint.start
+        self.state = blueprint.initial_state()
+        self.actor = blueprint.algorithm.actor_state(self.state)
+        self._trackers = [EpisodeTracker(blueprint.envs) for _ in range(blueprint.batch)]
         for i, tracker in enumerate(self._trackers):
-            if f"episodes-{i}" in parts.snapshots:
-                tracker.restore(parts.snapshots[f"episodes-{i}"])
+            if f"episodes-{i}" in blueprint.snapshots:
+                tracker.restore(blueprint.snapshots[f"episodes-{i}"])
         self._began_at = 0.0
         self._steps = 0
 
     def compile(self, acted: Any) -> None:
         """Compile the update ahead of the data."""
-        self._update.compile(self.state, acted, self._parts.batch)
+        self._update.compile(self.state, acted, self._blueprint.batch)
 
     def learn(self, slots: Sequence[Slot], acted: Any, waited: float, steps: int = 0) -> Report:
         """One update on one unroll of each actor, which `acted` had acted; `steps` were made before, if more than were learnt."""
-        parts, now = self._parts, time.monotonic
+        blueprint, now = self._blueprint, time.monotonic
         if not self._steps:
             self._began_at = min(float(slot["clock"][0]) for slot in slots)
         trajectories = [as_trajectory(slot) for slot in slots]
         before = now()
-        progress = parts.progress(self.version, steps)
+        progress = blueprint.progress(self.version, steps)
         self.state, self.actor, metrics = self._update(self.state, acted, trajectories, self.version, progress)
         learnt = now() - before
         lag = self.version - np.concatenate([slot["version"].ravel() for slot in slots])
@@ -57,7 +57,7 @@ class Trainer:
             for episode in tracker.take(slot["reward"], slot["boundary"], slot["valid"], slot["first"])
         )
         self.version += 1
-        self._steps += parts.steps_per_update
+        self._steps += blueprint.steps_per_update
         metrics |= {
             "lag/versions": float(lag.mean()),
             "lag/max": float(lag.max()),
@@ -87,14 +87,14 @@ class Learner:
     `schedule` names the version that acted on an unroll; the learner keeps the few that may still be asked for.
     """
 
-    def __init__(self, parts: Parts, schedule: Callable[[int], int], ports: Ports, context: Context) -> None:
-        self._parts, self._schedule = parts, schedule
+    def __init__(self, blueprint: Blueprint, schedule: Callable[[int], int], ports: Ports, context: Context) -> None:
+        self._blueprint, self._schedule = blueprint, schedule
         self._board: Board = ports["weights"]
         self._stream: Stream = ports["unrolls"]
-        self.trainer = Trainer(parts, context)
+        self.trainer = Trainer(blueprint, context)
 
     def run(self) -> Steps:
-        trainer, stream, lanes = self.trainer, self._stream, range(self._parts.actors)
+        trainer, stream, lanes = self.trainer, self._stream, range(self._blueprint.actors)
         acted = {trainer.version: trainer.actor}
         # Compiled first: actors that began now would only wait for it, and take cores from it.
         trainer.compile(trainer.actor)
@@ -125,18 +125,18 @@ class Learner:
 class Sequential:
     """Actors and learner in one loop: each actor in turn, then the update. No ports, no lag."""
 
-    def __init__(self, parts: Parts, ports: Ports, context: Context) -> None:
-        self._parts = parts
-        self.trainer = Trainer(parts, context)
-        self._collectors = [Collector(parts, i, context) for i in range(parts.actors)]
-        self._slots = [parts.record.empty() for _ in range(parts.actors)]
+    def __init__(self, blueprint: Blueprint, ports: Ports, context: Context) -> None:
+        self._blueprint = blueprint
+        self.trainer = Trainer(blueprint, context)
+        self._collectors = [Collector(blueprint, i, context) for i in range(blueprint.actors)]
+        self._slots = [blueprint.record.empty() for _ in range(blueprint.actors)]
 
     def run(self) -> Steps:
-        parts, trainer = self._parts, self.trainer
+        blueprint, trainer = self._blueprint, self.trainer
         trainer.compile(trainer.actor)
         while True:
             # Through the same vector as everywhere, so that actors see the same bits on every topology.
-            actor = jax.device_put(parts.layout.tree(to_vector(trainer.actor)))
+            actor = jax.device_put(blueprint.layout.tree(to_vector(trainer.actor)))
             for collector, slot in zip(self._collectors, self._slots, strict=True):
                 collector.collect(actor, trainer.version, trainer.version, slot)
             report = trainer.learn(self._slots, trainer.actor, 0.0)

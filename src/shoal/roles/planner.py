@@ -14,16 +14,16 @@ import jax
 import numpy as np
 
 from shoal.algos.dyna_q import CANDIDATES, DynaQ
+from shoal.core.blueprint import Blueprint
 from shoal.core.keys import PLANNING, going_on, key_data
 from shoal.core.ports import Board, Pool, Slot, Stream, Table
 from shoal.core.program import Context, Ports, Snapshot, Steps
 from shoal.core.record import Field, Record
 from shoal.core.trajectory import Array, Transitions
 from shoal.core.weights import Layout, layout_of, to_vector
+from shoal.learning.replay_update import row_record
+from shoal.learning.soundness import Watch, is_sound, weight_norm
 from shoal.nets.world_model import Scales
-from shoal.roles.parts import Parts
-from shoal.roles.replaying import row_record
-from shoal.roles.soundness import Watch, is_sound, weight_norm
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -62,10 +62,10 @@ def scales_layout(algorithm: DynaQ) -> Layout:
     return layout_of(Scales(width, width, width, width, one, one, one, width, width))
 
 
-def block_record(parts: Parts, algorithm: DynaQ) -> Record:
+def block_record(blueprint: Blueprint, algorithm: DynaQ) -> Record:
     """Of one round of imagination: rows, which of them count, and what there is to tell."""
     rows = algorithm.config.horizon * algorithm.config.starts
-    fields = [Field(f"rows/{f.name}", (rows, *f.shape), f.dtype) for f in row_record(parts).fields]
+    fields = [Field(f"rows/{f.name}", (rows, *f.shape), f.dtype) for f in row_record(blueprint).fields]
     return Record((*fields, Field("valid", (rows,), "bool"), Field("told", (len(TOLD),), "float64")))
 
 
@@ -90,9 +90,9 @@ class Planner:
     """Round after round: learn the model, judge it, imagine, and hand over the block."""
 
     def __init__(
-        self, parts: Parts, algorithm: DynaQ, lane: int, explorer: bool, ports: Ports, context: Context
+        self, blueprint: Blueprint, algorithm: DynaQ, lane: int, explorer: bool, ports: Ports, context: Context
     ) -> None:
-        self._parts, self._algorithm, self._lane, self._context = parts, algorithm, lane, context
+        self._blueprint, self._algorithm, self._lane, self._context = blueprint, algorithm, lane, context
         self._real: Pool = ports["real"]
         self._model: Table = ports["model"]
         self._scales: Board = ports["scales"]
@@ -100,7 +100,7 @@ class Planner:
         self._blocks: Stream = ports["imagined"]
         self._functions = compiled_planner(algorithm, explorer)
         self._split = Split(round(1 / algorithm.config.holdout))
-        self._fields = row_record(parts).fields
+        self._fields = row_record(blueprint).fields
         self._moments: Any = None
         self._watch = Watch(context)
         self._locked = 0.0
@@ -113,7 +113,7 @@ class Planner:
         self._moments = jax.jit(self._algorithm.model_optimiser.init)(params)
         size = scales_layout(self._algorithm).size
         scales = scales_layout(self._algorithm).tree(np.ones(size, np.float32))
-        actor = jax.device_put(self._parts.layout.tree(np.zeros(self._parts.layout.size, np.float32)))
+        actor = jax.device_put(self._blueprint.layout.tree(np.zeros(self._blueprint.layout.size, np.float32)))
 
         def rows(*shape: int) -> Transitions:
             return Transitions(**{f.name: np.zeros((*shape, *f.shape), f.dtype) for f in self._fields})
@@ -143,8 +143,8 @@ class Planner:
 
     def _round(self, number: int, slot: Slot) -> Generator[Any, Any, None]:
         algorithm, config, began = self._algorithm, self._algorithm.config, time.monotonic()
-        path = (PLANNING, self._lane, number, *going_on(self._parts.start))
-        rng = np.random.default_rng(np.random.SeedSequence(self._parts.seed, spawn_key=path))
+        path = (PLANNING, self._lane, number, *going_on(self._blueprint.start))
+        rng = np.random.default_rng(np.random.SeedSequence(self._blueprint.seed, spawn_key=path))
         size, layout = int(self._real.sizes()[0]), model_layout(algorithm)
         scales = scales_layout(algorithm).tree(self._scales.latest()[1])
         before = self._model.pull()[1]
@@ -161,8 +161,8 @@ class Planner:
         params = layout.tree(self._model.pull()[1])
         errors = self._functions.judge(params, scales, self._read(self._split.judging(rng, size, (JUDGES,))))
         candidates = self._read(rng.integers(0, size, CANDIDATES * config.starts))
-        actor = self._parts.layout.tree(self._weights.latest()[1])
-        made = self._functions.imagine(params, scales, actor, candidates, key_data(self._parts.seed, *path))
+        actor = self._blueprint.layout.tree(self._weights.latest()[1])
+        made = self._functions.imagine(params, scales, actor, candidates, key_data(self._blueprint.seed, *path))
         for name, array in made.rows._asdict().items():
             flat = slot[f"rows/{name}"]
             flat[...] = np.asarray(array).reshape(flat.shape)

@@ -12,21 +12,21 @@ from typing import Any
 
 import numpy as np
 
+from shoal.acting.inference import Batcher, InferenceStats, Tally, Weights
+from shoal.core.blueprint import Blueprint
 from shoal.core.ports import NOT_YET, Board, Call, Op, Slot, Stream
 from shoal.core.program import Context, Ports, Report, Snapshot, Steps
 from shoal.core.record import Field, Record
 from shoal.core.trajectory import trajectory_record
 from shoal.core.weights import to_vector
-from shoal.roles.inference import Batcher, Heard, Tally, Weights
 from shoal.roles.learner import Trainer
-from shoal.roles.parts import Parts
 
 ROW = ("reward", "discount", "boundary", "valid")
 
 
-def question_record(parts: Parts) -> Record:
+def question_record(blueprint: Blueprint) -> Record:
     """Where the actor is, and what its last action led to."""
-    spec, envs = parts.algorithm.task.spec, parts.envs
+    spec, envs = blueprint.algorithm.task.spec, blueprint.envs
     return Record(
         (
             Field("obs", (envs, *spec.obs.shape), spec.obs.dtype.name),
@@ -41,27 +41,27 @@ def question_record(parts: Parts) -> Record:
     )
 
 
-def answer_record(parts: Parts) -> Record:
-    action = parts.algorithm.task.spec.action
-    return Record((Field("action", (parts.envs, *action.shape), action.dtype.name),))
+def answer_record(blueprint: Blueprint) -> Record:
+    action = blueprint.algorithm.task.spec.action
+    return Record((Field("action", (blueprint.envs, *action.shape), action.dtype.name),))
 
 
 class EnvActor:
     """Asks what to do, does it, and tells what it led to; it has neither weights nor memory of its own."""
 
-    def __init__(self, parts: Parts, index: int, ports: Ports, context: Context) -> None:
-        self._parts, self._index, self._context = parts, index, context
+    def __init__(self, blueprint: Blueprint, index: int, ports: Ports, context: Context) -> None:
+        self._blueprint, self._index, self._context = blueprint, index, context
         self._call: Call = ports["inference"]
-        self._rows = parts.make_rows(index, context)
+        self._rows = blueprint.make_rows(index, context)
         # Rows are written here as everywhere, and sent one by one.
-        self._slot = trajectory_record(parts.algorithm.task.spec, parts.unroll, parts.envs).empty()
+        self._slot = trajectory_record(blueprint.algorithm.task.spec, blueprint.unroll, blueprint.envs).empty()
 
     def run(self) -> Steps:
         rows, slot, run = self._rows, self._slot, np.array(secrets.randbits(62))
-        nothing = np.zeros(self._parts.envs, bool)
+        nothing = np.zeros(self._blueprint.envs, bool)
         rows.begin(slot)
         question = {"obs": rows.obs, "first": rows.first, "run": run}
-        for t in cycle(range(self._parts.unroll)):
+        for t in cycle(range(self._blueprint.unroll)):
             answer = yield from self._call.ask(self._index, question)
             if t == 0:
                 rows.begin(slot)
@@ -83,17 +83,17 @@ class EnvActor:
 class Lane:
     """One actor's unroll in the making, and the policy's state on its environments."""
 
-    def __init__(self, parts: Parts) -> None:
-        self._parts = parts
+    def __init__(self, blueprint: Blueprint) -> None:
+        self._blueprint = blueprint
         self._run = -1
         self._t = 0  # the row that is acted next
-        self._since = np.zeros(parts.envs, np.int64)  # the row of this unroll in which the running episode began
+        self._since = np.zeros(blueprint.envs, np.int64)  # the row of this unroll in which the running episode began
         self._new = True  # nothing is known of the episodes that run
         self.slot: Slot | None = None
         self.forget()
 
     def forget(self) -> None:
-        self.carry = {n: np.array(a) for n, a in self._parts.algorithm.initial_carry(self._parts.envs).items()}
+        self.carry = {n: np.array(a) for n, a in self._blueprint.algorithm.initial_carry(self._blueprint.envs).items()}
 
     def hear(self, question: Slot) -> bool:
         """Write what the last action led to. True when the unroll is complete.
@@ -113,7 +113,7 @@ class Lane:
             slot["valid"][self._since[env] : t, env] = False
         self._since[question["first"]] = t + 1
         self._t = t + 1
-        if self._t < self._parts.unroll:
+        if self._t < self._blueprint.unroll:
             return False
         slot["clock"][1] = time.monotonic()
         self.slot = None
@@ -146,15 +146,15 @@ class Lane:
 class Inference:
     """Gathers questions, answers them by the newest weights, and fills each actor's lane with its unrolls."""
 
-    def __init__(self, parts: Parts, rows: int, wait: float, ports: Ports, context: Context) -> None:
+    def __init__(self, blueprint: Blueprint, rows: int, wait: float, ports: Ports, context: Context) -> None:
         self._context, self._wait = context, wait
         self._call: Call = ports["inference"]
         self._stream: Stream = ports["unrolls"]
-        self._weights = Weights(ports["weights"], parts.start, parts.layout)
-        self._batcher = Batcher(parts, rows or parts.actors * parts.envs, (0,))
-        self._least = -(-parts.actors // 2)
+        self._weights = Weights(ports["weights"], blueprint.start, blueprint.layout)
+        self._batcher = Batcher(blueprint, rows or blueprint.actors * blueprint.envs, (0,))
+        self._least = -(-blueprint.actors // 2)
         self._tally = Tally(ports["news"], 0, self._batcher)
-        self._lanes = [Lane(parts) for _ in range(parts.actors)]
+        self._lanes = [Lane(blueprint) for _ in range(blueprint.actors)]
         self._stalled: dict[int, Slot] = {}  # by client, questions whose lane has no empty slot yet
 
     def run(self) -> Steps:
@@ -216,12 +216,12 @@ class Inference:
 class SeedLearner:
     """Takes one unroll of every actor, updates, publishes; tells how well the inference batches."""
 
-    def __init__(self, parts: Parts, ports: Ports, context: Context) -> None:
+    def __init__(self, blueprint: Blueprint, ports: Ports, context: Context) -> None:
         self._board: Board = ports["weights"]
         self._stream: Stream = ports["unrolls"]
-        self._heard = Heard(ports["news"])
-        self._lanes = range(parts.actors)
-        self.trainer = Trainer(parts, context)
+        self._heard = InferenceStats(ports["news"])
+        self._lanes = range(blueprint.actors)
+        self.trainer = Trainer(blueprint, context)
 
     def run(self) -> Steps:
         trainer, stream = self.trainer, self._stream

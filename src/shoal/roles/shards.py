@@ -8,19 +8,19 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from shoal.core.blueprint import Blueprint
 from shoal.core.ports import Stream, Table
 from shoal.core.program import Context, Ports, Snapshot, Steps
-from shoal.roles.packing import Packing
-from shoal.roles.parts import Parts
-from shoal.roles.soundness import Watch, is_sound, weight_norm
+from shoal.learning.shared_layout import SharedLayout
+from shoal.learning.soundness import Watch, is_sound, weight_norm
 
 
 class Shard:
     """Row `index` of the table is this server's: params, moments and single numbers of its slice."""
 
-    def __init__(self, parts: Parts, index: int, ports: Ports, context: Context) -> None:
-        packing = Packing(parts.algorithm, share_moments=True)
-        self._parts, self._index, self._watch = parts, index, Watch(context)
+    def __init__(self, blueprint: Blueprint, index: int, ports: Ports, context: Context) -> None:
+        packing = SharedLayout(blueprint.algorithm, share_moments=True)
+        self._blueprint, self._index, self._watch = blueprint, index, Watch(context)
         self._table: Table = ports["weights"]
         self._stream: Stream = ports[f"gradients-{index}"]
         self._size = packing.slice_size(self._table.rows)
@@ -48,8 +48,8 @@ class Shard:
         if is_sound(new[: self._size], {}) and np.isfinite(new).all():
             self._watch.good()
             return new
-        now = self._parts.initial_state()._replace(progress=jnp.float32(progress))
-        rate, weights = float(self._parts.algorithm.rate(now)), weight_norm(new[: self._size])
+        now = self._blueprint.initial_state()._replace(progress=jnp.float32(progress))
+        rate, weights = float(self._blueprint.algorithm.rate(now)), weight_norm(new[: self._size])
         self._watch.bad({"seen/rate": rate, "seen/weights": weights})
         return row
 

@@ -10,8 +10,8 @@ import math
 from collections.abc import Mapping, Sequence
 from functools import cache
 
+from shoal.acting.episodes import episode_metrics
 from shoal.core.program import Episode
-from shoal.roles.episodes import episode_metrics
 
 POINTS = 512  # of a course
 EPISODES = 8192  # between two lines, for quantiles

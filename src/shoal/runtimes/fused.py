@@ -17,15 +17,17 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from shoal.acting.compiled_act import act
+from shoal.acting.episodes import EpisodeTracker
 from shoal.core.algorithm import Replay
+from shoal.core.blueprint import Blueprint, named_leaves, restore_leaves
 from shoal.core.errors import BadInput
 from shoal.core.keys import ACTING, LEARNING, STARTS, key_data, keys_in_a_row
 from shoal.core.program import Context, Fault, Part, Program, Report, Snapshot
+from shoal.core.telemetry import metric_name, over_all
 from shoal.core.trajectory import Array, Trajectory
-from shoal.roles.compiled import act, metric_name, over_all, update
-from shoal.roles.episodes import EpisodeTracker
-from shoal.roles.parts import Parts, named_leaves, restore_leaves
-from shoal.roles.soundness import SOUND, Watch, kept, largest, seen_in
+from shoal.learning.compiled_update import update
+from shoal.learning.soundness import SOUND, Watch, kept, largest, seen_in
 from shoal.runtimes.session import Event
 
 CALL_SECONDS = 0.25
@@ -49,20 +51,20 @@ class Fused:
         self.config = config
 
     def start(self, program: Program, stopping: Callable[[], bool]) -> FusedSession:
-        parts = program.whole
-        if parts is None:
+        blueprint = program.whole
+        if blueprint is None:
             raise BadInput("--runtime fused carries --topology sequential alone")
-        if isinstance(parts.algorithm.experience, Replay):
+        if isinstance(blueprint.algorithm.experience, Replay):
             raise BadInput(
                 "--runtime fused has no replay: an algorithm that learns from one runs on inline, threads or processes"
             )
-        if parts.pure_env is None:
+        if blueprint.pure_env is None:
             raise BadInput("--runtime fused needs a JAX-native environment; `shoal envs` lists them")
-        if parts.actors != 1:
+        if blueprint.actors != 1:
             raise BadInput(
-                f"--actors is {parts.actors}: --runtime fused has one actor; use --envs for more environments"
+                f"--actors is {blueprint.actors}: --runtime fused has one actor; use --envs for more environments"
             )
-        return FusedSession(parts, stopping)
+        return FusedSession(blueprint, stopping)
 
 
 class Loop(NamedTuple):
@@ -86,7 +88,7 @@ class Seen(NamedTuple):
     lost: Array  # [updates] episodes dropped because of what is not a number
 
 
-class Told(NamedTuple):
+class Found(NamedTuple):
     """What a call brings to the host."""
 
     seen: Seen
@@ -95,42 +97,42 @@ class Told(NamedTuple):
 
 
 class FusedSession:
-    def __init__(self, parts: Parts, stopping: Callable[[], bool]) -> None:
-        self._parts, self._stopping = parts, stopping
-        batched, key = parts.pure_env
-        self._starts: Any = parts.starts[0] if parts.starts else None
-        starts_key = jax.random.wrap_key_data(jnp.asarray(key_data(parts.seed, STARTS, 0)))
-        learner = parts.initial_state()
+    def __init__(self, blueprint: Blueprint, stopping: Callable[[], bool]) -> None:
+        self._blueprint, self._stopping = blueprint, stopping
+        batched, key = blueprint.pure_env
+        self._starts: Any = blueprint.starts[0] if blueprint.starts else None
+        starts_key = jax.random.wrap_key_data(jnp.asarray(key_data(blueprint.seed, STARTS, 0)))
+        learner = blueprint.initial_state()
         self._loop = Loop(
             learner=learner,
-            actor=parts.algorithm.actor_state(learner),
+            actor=blueprint.algorithm.actor_state(learner),
             envs=jax.jit(batched.init)(key),
-            carry=parts.algorithm.initial_carry(parts.envs),
-            first=jnp.ones(parts.envs, bool),
+            carry=blueprint.algorithm.initial_carry(blueprint.envs),
+            first=jnp.ones(blueprint.envs, bool),
             starts=() if self._starts is None else self._starts.init(starts_key),
         )
-        self._tracker = EpisodeTracker(parts.envs)
-        if "loop" in parts.snapshots:
-            self._loop = self._loop._replace(**restore_leaves(self._moving(), parts.snapshots["loop"]))
-            self._tracker.restore(parts.snapshots["episodes-0"])
+        self._tracker = EpisodeTracker(blueprint.envs)
+        if "loop" in blueprint.snapshots:
+            self._loop = self._loop._replace(**restore_leaves(self._moving(), blueprint.snapshots["loop"]))
+            self._tracker.restore(blueprint.snapshots["episodes-0"])
         self._faults: deque[Fault] = deque()
         self._watch = Watch(Context(name="loop", fault=self._faults.append))
-        self._capacity = int(np.clip(MOST_STEPS // parts.steps_per_update, 1, MOST_UPDATES))
+        self._capacity = int(np.clip(MOST_STEPS // blueprint.steps_per_update, 1, MOST_UPDATES))
 
     def __iter__(self) -> Iterator[Event]:
         """A call runs in a thread of its own while the caller looks at what the one before has brought."""
-        parts, size = self._parts, self._capacity
+        blueprint, size = self._blueprint, self._capacity
         keys, progress = np.zeros((size, 3, 2), np.uint32), np.zeros(size, np.float32)
         call = jax.jit(self._call).lower(self._loop, keys, progress, np.int32(0), np.int32(0)).compile()
         began = time.monotonic()
 
-        def run(loop: Loop, version: int, updates: int) -> tuple[Loop, Told, float]:
+        def run(loop: Loop, version: int, updates: int) -> tuple[Loop, Found, float]:
             keys, progress = self._inputs(version, updates)
             before = time.monotonic()
             loop, told = call(loop, keys, progress, np.int32(version), np.int32(updates))
             return loop, jax.tree.map(np.asarray, told), time.monotonic() - before
 
-        version, updates = parts.start, self._fitting(parts.start, 1)
+        version, updates = blueprint.start, self._fitting(blueprint.start, 1)
         with ThreadPoolExecutor(1, thread_name_prefix="shoal-fused") as pool:
             pending = pool.submit(run, self._loop, version, updates)
             while updates:
@@ -144,22 +146,22 @@ class FusedSession:
 
     def _fitting(self, version: int, wanted: int) -> int:
         """How many updates the next call makes; 0 when the budget is spent."""
-        return min(max(1, wanted), self._capacity, self._parts.updates - version)
+        return min(max(1, wanted), self._capacity, self._blueprint.updates - version)
 
     def _inputs(self, version: int, updates: int) -> tuple[np.ndarray, np.ndarray]:
         """Keys and progress of each update of a call."""
-        parts, seed, size = self._parts, self._parts.seed, self._capacity
+        blueprint, seed, size = self._blueprint, self._blueprint.seed, self._capacity
         keys = np.zeros((size, 3, 2), np.uint32)
         for i, path in enumerate(((ACTING, 0), (LEARNING,), (STARTS, 0))):
             keys[:updates, i] = keys_in_a_row(seed, *path, first=version, count=updates)
-        made = parts.spent + (version - parts.start + np.arange(size)) * parts.steps_per_update
-        return keys, (made / max(1, parts.budget)).astype(np.float32)
+        made = blueprint.spent + (version - blueprint.start + np.arange(size)) * blueprint.steps_per_update
+        return keys, (made / max(1, blueprint.budget)).astype(np.float32)
 
-    def _events(self, told: Told, version: int, updates: int, began: float, ended: float) -> Iterator[Event]:
-        parts, seen = self._parts, told.seen
+    def _events(self, told: Found, version: int, updates: int, began: float, ended: float) -> Iterator[Event]:
+        blueprint, seen = self._blueprint, told.seen
         lost = int(seen.lost[:updates].sum())
         if lost:
-            name = parts.algorithm.task.spec.name
+            name = blueprint.algorithm.task.spec.name
             what = f"{name}: {lost} episodes dropped in {updates} updates: an observation or a reward was not finite"
             yield Fault(role="loop", kind="env_nan", detail=what)
         metrics = {name: np.asarray(values)[:updates] for name, values in told.metrics.items()}
@@ -168,18 +170,18 @@ class FusedSession:
         if not fine.all() and fine.any():  # of what was dropped nothing counts
             metrics = {name: values[fine] for name, values in metrics.items()}
         rows = (seen.reward, seen.boundary, seen.valid, seen.first)
-        in_a_row = (array[:updates].reshape(-1, parts.envs) for array in rows)  # the updates one after another
+        in_a_row = (array[:updates].reshape(-1, blueprint.envs) for array in rows)  # the updates one after another
         episodes = tuple(self._tracker.take(*in_a_row))
         yield Report(
             version=version,
-            env_steps=(version - parts.start) * parts.steps_per_update,
+            env_steps=(version - blueprint.start) * blueprint.steps_per_update,
             began_at=began,
             ended_at=ended,
             episodes=episodes,
             metrics={metric_name(n): over_all(n, m) for n, m in metrics.items()}
             | {"lag/versions": 0.0, "lag/max": 0.0},
             state=self._loop.learner,
-            lags={0: updates * parts.steps_per_update},
+            lags={0: updates * blueprint.steps_per_update},
             looks=self._looks(told.learners, version - updates, version),
         )
 
@@ -194,23 +196,23 @@ class FusedSession:
                 continue
             numbers = {name: float(values[i]) for name, values in metrics.items()}
             numbers |= dict(zip(("seen/obs", "seen/reward"), largest_seen[i].tolist(), strict=True))
-            self._watch.bad(seen_in(self._parts.algorithm, self._loop.learner, numbers))
+            self._watch.bad(seen_in(self._blueprint.algorithm, self._loop.learner, numbers))
         while self._faults:
             yield self._faults.popleft()
 
     def _looks(self, learners: Any, before: int, after: int) -> list[tuple[int, Any]]:
-        every = self._parts.report_every
+        every = self._blueprint.report_every
         if not every:
             return []
         passed = range(before // every + 1, after // every + 1)
         return [(k * every, jax.tree.map(itemgetter(k - passed.start), learners)) for k in passed]
 
-    def _call(self, loop: Loop, keys: Array, progress: Array, version: Array, updates: Array) -> tuple[Loop, Told]:
+    def _call(self, loop: Loop, keys: Array, progress: Array, version: Array, updates: Array) -> tuple[Loop, Found]:
         """`updates` updates, at most as many as there are keys; what is seen of each is written in its place.
 
         With `report_every`, the learner too is written each time, over those of the same look: the last of them stays.
         """
-        every = self._parts.report_every
+        every = self._blueprint.report_every
         _, seen, metrics = jax.eval_shape(self._one, loop, keys[0], progress[0])
 
         def room(size: int, tree: Any) -> Any:
@@ -219,29 +221,29 @@ class FusedSession:
         def write(all_: Any, i: Array, one: Any) -> Any:
             return jax.tree.map(lambda rows, row: rows.at[i].set(row), all_, one)
 
-        def body(i: Array, carried: tuple[Loop, Told]) -> tuple[Loop, Told]:
+        def body(i: Array, carried: tuple[Loop, Found]) -> tuple[Loop, Found]:
             loop, told = carried
             loop, seen, metrics = self._one(loop, keys[i], progress[i])
             learners = told.learners
             if every:
                 learners = write(learners, (version + i) // every - version // every, loop.learner)
-            return loop, Told(write(told.seen, i, seen), write(told.metrics, i, metrics), learners)
+            return loop, Found(write(told.seen, i, seen), write(told.metrics, i, metrics), learners)
 
         looks = room(self._capacity // every + 2, loop.learner) if every else ()
-        told = Told(room(self._capacity, seen), room(self._capacity, metrics), looks)
+        told = Found(room(self._capacity, seen), room(self._capacity, metrics), looks)
         loop, told = jax.lax.fori_loop(0, updates, body, (loop, told))
         return loop, told
 
     def _one(self, loop: Loop, keys: Array, progress: Array) -> tuple[Loop, Seen, Any]:
         """Collect an unroll and learn from it."""
-        algorithm, (batched, _) = self._parts.algorithm, self._parts.pure_env
-        explore = jnp.ones(self._parts.envs, jnp.float32)
+        algorithm, (batched, _) = self._blueprint.algorithm, self._blueprint.pure_env
+        explore = jnp.ones(self._blueprint.envs, jnp.float32)
         if algorithm.experience.fresh:
             if self._starts is None:
                 envs, remembered = batched.restart(loop.envs), loop.starts
             else:
                 key = jax.random.wrap_key_data(keys[2])
-                starts, remembered = self._starts.sample(loop.starts, loop.actor, key, self._parts.envs)
+                starts, remembered = self._starts.sample(loop.starts, loop.actor, key, self._blueprint.envs)
                 envs = batched.begin_at(loop.envs, starts)
             loop = loop._replace(envs=envs, starts=remembered, first=jnp.ones_like(loop.first))
 
@@ -268,7 +270,7 @@ class FusedSession:
             return (after, carry, was_ended), row
 
         moving = (loop.envs, loop.carry, loop.first)
-        (envs, carry, first), rows = jax.lax.scan(step, moving, jnp.arange(self._parts.unroll))
+        (envs, carry, first), rows = jax.lax.scan(step, moving, jnp.arange(self._blueprint.unroll))
         lost = rows.pop("lost")
         whole = {
             **rows,

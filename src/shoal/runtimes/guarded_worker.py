@@ -17,8 +17,8 @@ import traceback
 
 import cloudpickle
 
-from shoal.core.device import settle_process
-from shoal.core.lifetime import killed_with_parent
+from shoal.process.device import settle_process
+from shoal.process.lifetime import killed_with_parent
 from shoal.runtimes.guarded import BUG, CLOCK, END, HEADER, OUTSIDE, PART, READY, Answer, frame
 
 GENTLE = 10  # the priority of loading beside work that goes first; 0 is that of others, 19 the lowest

@@ -17,9 +17,9 @@ from typing import Any, Literal
 import cloudpickle
 
 from shoal.core.config import Positive, PositiveFloat
-from shoal.core.device import settle_process
 from shoal.core.errors import BadInput, EnvFault, RunFailed
 from shoal.core.program import Context, Fault, Program, RoleSpec, Snapshot
+from shoal.process.device import settle_process
 from shoal.runtimes import ranks
 from shoal.runtimes.cores import Cores, pin
 from shoal.runtimes.memory import PLAIN, Place, arena_size, plain_ports
@@ -207,7 +207,7 @@ class MpiSession:
         """Hear what the others say; end the run when the environment of one hangs."""
         self._listen()
         for rank, (spec, runs) in enumerate(self._wiring.places):
-            if runs and rank and spec.what == "actor" and (late := self._watcher.overdue(rank)) is not None:
+            if runs and rank and spec.kind == "actor" and (late := self._watcher.overdue(rank)) is not None:
                 raise RunFailed(
                     f"{spec.name} (rank {rank}): {late}; a rank cannot be replaced:"
                     " --resume goes on from the checkpoint"

@@ -238,9 +238,9 @@ class ProcessesSession:
             code = child.process.poll()
             if code is not None:
                 self._listen(child)
-                self._replace(child, f"{child.spec.what}_died", f"{child.spec.name} {cause(code)}")
+                self._replace(child, f"{child.spec.kind}_died", f"{child.spec.name} {cause(code)}")
                 continue
-            if child.spec.what == "actor" and (late := self._watcher.overdue(child.index)) is not None:
+            if child.spec.kind == "actor" and (late := self._watcher.overdue(child.index)) is not None:
                 child.process.kill()
                 child.process.wait()
                 self._replace(child, "env_hung", f"{child.spec.name} was killed and replaced: {late}")

@@ -28,7 +28,7 @@ import msgspec
 import numpy as np
 
 from shoal.core.errors import BadInput
-from shoal.core.launched import launched
+from shoal.process.mpi_environment import launched
 
 MESSAGE = 1  # the tag of messages
 OVER = 2  # the tag of what an acting rank says to those that help its environment, who read no messages meanwhile

@@ -211,7 +211,7 @@ class ThreadsSession:
             text = "".join(traceback.format_exception(error)).strip()
             raise RunFailed(f"{name} died: {text.splitlines()[-1]}", detail=text) from error
         for index, spec in enumerate(self._program.roles):
-            if spec.what == "actor" and not spec.main and (late := self._watcher.overdue(index)) is not None:
+            if spec.kind == "actor" and not spec.main and (late := self._watcher.overdue(index)) is not None:
                 raise RunFailed(
                     f"{spec.name}: {late}: it hangs. A thread cannot be killed;"
                     " --runtime processes replaces the actor and goes on"

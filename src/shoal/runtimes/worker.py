@@ -14,10 +14,10 @@ from collections.abc import Callable
 import cloudpickle
 import msgspec
 
-from shoal.core.device import settle_process
 from shoal.core.errors import EnvFault
-from shoal.core.lifetime import killed_with_parent
 from shoal.core.program import Context, Fault, Program
+from shoal.process.device import settle_process
+from shoal.process.lifetime import killed_with_parent
 from shoal.runtimes.cores import pin
 from shoal.runtimes.memory import Place, plain_ports
 from shoal.runtimes.processes import PAUSE, EventfdBell, Message, Wiring, file_locks

@@ -1,6 +1,6 @@
 """Who acts, who learns, and what moves between them: wiring only.
 
-May import: roles, core. A topology turns `Parts` into a `Program`; it knows no runtime. To add one: its file, one line in
+May import: roles, core. A topology turns `Blueprint` into a `Program`; it knows no runtime. To add one: its file, one line in
 `TOPOLOGIES`, its row in the test matrix. Looking for the loops? `roles`. For how a port is made? `runtimes`.
 """
 

@@ -17,14 +17,14 @@ from itertools import accumulate
 from typing import Literal
 
 from shoal.core.algorithm import Replay
+from shoal.core.blueprint import Blueprint
 from shoal.core.config import NonNegative, Positive, PositiveFloat
 from shoal.core.errors import BadInput
 from shoal.core.program import BoardSpec, GroupSpec, PortSpec, Program, RoleSpec, StreamSpec
-from shoal.roles.apart import FreeActor, Freedom, FreeLearner, news_format
-from shoal.roles.intake import Source
-from shoal.roles.joint import JointUpdate, Together
-from shoal.roles.learners import COUNTS, LAGS, TOTALS_SIZE, JointLearner, state_size
-from shoal.roles.parts import Parts
+from shoal.learning.intake import BatchSource
+from shoal.learning.joint_update import JointUpdate, Together
+from shoal.roles.async_actor_learner import ActorPolicy, AsyncActor, AsyncLearner, news_format
+from shoal.roles.joint_learner import COUNTS, LAGS, TOTALS_SIZE, JointLearner, state_size
 
 METRICS = 64  # numbers that learners exchange about an update, at most
 MAXIMA = 4  # of them, at most, those of which everybody's is sent
@@ -90,13 +90,13 @@ class ActorLearnerTopology:
             )
         return batch
 
-    def program(self, parts: Parts) -> Program:
-        config, count = self.config, parts.learners
-        self._check(parts)
+    def program(self, blueprint: Blueprint) -> Program:
+        config, count = self.config, blueprint.learners
+        self._check(blueprint)
         lockstep, window = config.max_lag == 0, config.stream == "window"
-        actors = tuple(f"actor-{i}" for i in range(parts.actors))
+        actors = tuple(f"actor-{i}" for i in range(blueprint.actors))
         learners = tuple(f"learner-{i}" for i in range(count))
-        ranges = assigned(parts.actors, count, spread=not window)
+        ranges = assigned(blueprint.actors, count, spread=not window)
         ends = config.actor_unrolls > 0
         one_stream = count == 1 or config.selection == "random" or ends or config.stream != "queue"
         shared = config.stream != "queue" or ends or (count > 1 and one_stream)
@@ -104,13 +104,13 @@ class ActorLearnerTopology:
 
         def stream(of: range, consumers: tuple[str, ...]) -> StreamSpec:
             # What is learnt from in place needs slots of its own; a joint step has nothing beside it.
-            held = 0 if shared else -(-parts.batch // len(of))
+            held = 0 if shared else -(-blueprint.batch // len(of))
             return StreamSpec(
                 producers=tuple(actors[i] for i in of),
                 consumer=consumers[0],
                 others=consumers[1:],
                 depth=max(1, held) if config.workflow == "joint" else config.depth + held,
-                record=parts.record,
+                record=blueprint.record,
                 order=config.stream,
                 ends=ends,
             )
@@ -119,13 +119,13 @@ class ActorLearnerTopology:
             "weights": BoardSpec(
                 writer=learners[0],
                 readers=actors,
-                size=parts.layout.size,
+                size=blueprint.layout.size,
                 history=2 if not config.delay else config.delay + 4,
             ),
-            "news": StreamSpec(producers=actors, consumer=learners[0], depth=8, record=news_format(parts).record),
+            "news": StreamSpec(producers=actors, consumer=learners[0], depth=8, record=news_format(blueprint).record),
         }
         roles: list[RoleSpec] = []
-        every = range(parts.actors)
+        every = range(blueprint.actors)
         for i, own in enumerate(ranges):
             port = "unrolls" if one_stream else f"unrolls-{i}"
             first = 0 if one_stream else own.start
@@ -133,7 +133,7 @@ class ActorLearnerTopology:
                 ports[port] = stream(every, learners)
             else:
                 ports[port] = stream(own, (learners[i],))
-            source = Source(
+            source = BatchSource(
                 port=port,
                 lanes=tuple(every if config.selection == "random" else (a - first for a in own)),
                 shared=shared,
@@ -144,9 +144,9 @@ class ActorLearnerTopology:
                 ends=ends,
                 lossy=lossy,
             )
-            roles.append(self._learner(parts, i, source, lockstep, learners[i]))
+            roles.append(self._learner(blueprint, i, source, lockstep, learners[i]))
             for a in own:
-                freedom = Freedom(
+                policy = ActorPolicy(
                     port=port,
                     lane=a - first,
                     lockstep=lockstep,
@@ -155,29 +155,29 @@ class ActorLearnerTopology:
                     yields=lossy,
                     last=config.actor_unrolls,
                 )
-                roles.append(RoleSpec(name=actors[a], build=partial(FreeActor, parts, a, freedom), core=a))
+                roles.append(RoleSpec(name=actors[a], build=partial(AsyncActor, blueprint, a, policy), core=a))
         if count > 1:
             together = self._together()
-            size = max(JointUpdate.group_size(parts, together), METRICS + count * MAXIMA + len(COUNTS) + LAGS)
+            size = max(JointUpdate.group_size(blueprint, together), METRICS + count * MAXIMA + len(COUNTS) + LAGS)
             ports["learners"] = GroupSpec(members=count, size=size, roles=learners)
-            ports["states"] = BoardSpec(writer=learners[0], readers=learners, size=state_size(parts), history=2)
+            ports["states"] = BoardSpec(writer=learners[0], readers=learners, size=state_size(blueprint), history=2)
             ports["totals"] = BoardSpec(writer=learners[0], readers=learners, size=TOTALS_SIZE, history=2)
         return Program(roles=tuple(roles), ports=ports)
 
-    def _learner(self, parts: Parts, index: int, source: Source, lockstep: bool, name: str) -> RoleSpec:
-        if parts.learners == 1:
-            return RoleSpec(name=name, build=partial(FreeLearner, parts, source, lockstep), main=True)
-        build = partial(JointLearner, parts, index, source, self._together(), lockstep)
-        return RoleSpec(name=name, build=build, main=index == 0, what="learner")
+    def _learner(self, blueprint: Blueprint, index: int, source: BatchSource, lockstep: bool, name: str) -> RoleSpec:
+        if blueprint.learners == 1:
+            return RoleSpec(name=name, build=partial(AsyncLearner, blueprint, source, lockstep), main=True)
+        build = partial(JointLearner, blueprint, index, source, self._together(), lockstep)
+        return RoleSpec(name=name, build=build, main=index == 0, kind="learner")
 
     def _together(self) -> Together:
         return Together(self.config.average_every, self.config.learning_rate_scale)
 
-    def _check(self, parts: Parts) -> None:
+    def _check(self, blueprint: Blueprint) -> None:
         config = self.config
-        if parts.learners > 1 and isinstance(parts.algorithm.experience, Replay):
+        if blueprint.learners > 1 and isinstance(blueprint.algorithm.experience, Replay):
             raise BadInput(
-                f"--learners is {parts.learners}: an algorithm that learns from a replay has one learner here"
+                f"--learners is {blueprint.learners}: an algorithm that learns from a replay has one learner here"
             )
         if config.average_every and config.learning_rate_scale != 1.0:
             raise BadInput(
@@ -199,16 +199,16 @@ class ActorLearnerTopology:
                 "--topology.reread is for --topology.stream window without --topology.max-lag and --topology.actor-unrolls:"
                 " what may be read again never ends"
             )
-        self._check_lockstep(parts)
-        if 0 < config.actor_unrolls * parts.actors < parts.batch * parts.learners:
+        self._check_lockstep(blueprint)
+        if 0 < config.actor_unrolls * blueprint.actors < blueprint.batch * blueprint.learners:
             raise BadInput(
-                f"--topology.actor-unrolls is {config.actor_unrolls}: {parts.actors} actors end before there are the"
-                f" {parts.batch * parts.learners} unrolls of one update"
+                f"--topology.actor-unrolls is {config.actor_unrolls}: {blueprint.actors} actors end before there are the"
+                f" {blueprint.batch * blueprint.learners} unrolls of one update"
             )
 
-    def _check_lockstep(self, parts: Parts) -> None:
+    def _check_lockstep(self, blueprint: Blueprint) -> None:
         """Where everybody waits for everybody, nothing may be copied aside, lost, or different from learner to learner."""
-        config, many = self.config, parts.learners > 1
+        config, many = self.config, blueprint.learners > 1
         copied = config.stream != "queue" or bool(config.actor_unrolls) or (many and config.selection == "random")
         if config.workflow == "joint" and (copied or config.full == "refuses"):
             raise BadInput(

@@ -17,14 +17,14 @@ from functools import partial
 from typing import Literal
 
 from shoal.algos.dyna_q import DynaQ
+from shoal.core.blueprint import Blueprint
 from shoal.core.config import NonNegative, NonNegativeFloat, Positive
 from shoal.core.errors import BadInput
 from shoal.core.program import BoardSpec, PoolSpec, PortSpec, Program, RoleSpec, StreamSpec, TableSpec
+from shoal.learning.replay_update import row_record
 from shoal.roles.actor import Actor
 from shoal.roles.dyna import DynaLearner
-from shoal.roles.parts import Parts
 from shoal.roles.planner import Planner, block_record, model_layout, scales_layout
-from shoal.roles.replaying import row_record
 from shoal.topologies.sync import acting_version
 
 
@@ -65,39 +65,44 @@ class DynaTopology:
             raise BadInput(f"--topology.explorers is {self.config.explorers}: there are only {actors - 1} planners")
         return 1
 
-    def program(self, parts: Parts) -> Program:
-        algorithm = parts.algorithm
+    def program(self, blueprint: Blueprint) -> Program:
+        algorithm = blueprint.algorithm
         if not isinstance(algorithm, DynaQ):
             raise BadInput("topology 'dyna' plans with a world model, which dyna_q alone has: use --algo dyna_q")
-        schedule = partial(acting_version, parts.start, 1 if self.config.overlap else 0)
-        planners = tuple(f"planner-{i}" for i in range(1, parts.actors))
+        schedule = partial(acting_version, blueprint.start, 1 if self.config.overlap else 0)
+        planners = tuple(f"planner-{i}" for i in range(1, blueprint.actors))
         explorers = planners[len(planners) - self.config.explorers :] if self.config.explorers else ()
         roles = [
             RoleSpec(
-                name="learner", build=partial(DynaLearner, parts, algorithm, schedule, self.config.rounds), main=True
+                name="learner",
+                build=partial(DynaLearner, blueprint, algorithm, schedule, self.config.rounds),
+                main=True,
             )
         ]
-        roles.append(RoleSpec(name="actor-0", build=partial(Actor, parts, 0, schedule), core=0))
+        roles.append(RoleSpec(name="actor-0", build=partial(Actor, blueprint, 0, schedule), core=0))
         roles += [
             RoleSpec(
                 name=name,
-                build=partial(Planner, parts, algorithm, lane, name in explorers),
-                what="planner",
+                build=partial(Planner, blueprint, algorithm, lane, name in explorers),
+                kind="planner",
                 core=lane + 1,
             )
             for lane, name in enumerate(planners)
         ]
         units = scales_layout(algorithm).size
         ports: dict[str, PortSpec] = {
-            "unrolls": StreamSpec(producers=("actor-0",), consumer="learner", depth=2, record=parts.record),
-            "weights": BoardSpec(writer="learner", readers=("actor-0",), size=parts.layout.size, history=2),
+            "unrolls": StreamSpec(producers=("actor-0",), consumer="learner", depth=2, record=blueprint.record),
+            "weights": BoardSpec(writer="learner", readers=("actor-0",), size=blueprint.layout.size, history=2),
             "scales": BoardSpec(writer="learner", readers=(), size=units, history=2),
-            "real": PoolSpec(workers=1, slots=algorithm.experience.capacity, record=row_record(parts)),
+            "real": PoolSpec(workers=1, slots=algorithm.experience.capacity, record=row_record(blueprint)),
             "model": TableSpec(
                 workers=planners, size=model_layout(algorithm).size, consistency=self.config.consistency
             ),
             "imagined": StreamSpec(
-                producers=planners, consumer="learner", depth=self.config.depth, record=block_record(parts, algorithm)
+                producers=planners,
+                consumer="learner",
+                depth=self.config.depth,
+                record=block_record(blueprint, algorithm),
             ),
         }
         return Program(roles=tuple(roles), ports=ports)

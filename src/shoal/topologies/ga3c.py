@@ -16,14 +16,14 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar
 
+from shoal.acting.inference import SERVED
 from shoal.core.algorithm import Unrolls
+from shoal.core.blueprint import Blueprint
 from shoal.core.config import NonNegative, NonNegativeFloat, Positive, PositiveFloat
 from shoal.core.errors import BadInput
 from shoal.core.program import BoardSpec, CallSpec, PortSpec, Program, RoleSpec, StreamSpec
-from shoal.roles.climbing import Numbers
-from shoal.roles.ga3c import Agent, Applier, GradientTrainer, Predictor, Shop, answer_record, question_record
-from shoal.roles.inference import SERVED
-from shoal.roles.parts import Parts
+from shoal.roles.ga3c import Agent, Applier, Ga3cSetup, GradientTrainer, Predictor, answer_record, question_record
+from shoal.roles.hill_climb import Numbers
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,18 +69,18 @@ class Ga3cTopology:
     def unrolls(self, actors: int, learners: int) -> int:
         return self.config.batch_unrolls or actors
 
-    def program(self, parts: Parts) -> Program:
-        _check(parts)
+    def program(self, blueprint: Blueprint) -> Program:
+        _check(blueprint)
         config = self.config
-        start = Numbers(config.trainers, config.predictors, parts.actors)
+        start = Numbers(config.trainers, config.predictors, blueprint.actors)
         most = start
         if config.adjust:
-            most = Numbers(max(config.most, start.trainers), max(config.most, start.predictors), parts.actors)
+            most = Numbers(max(config.most, start.trainers), max(config.most, start.predictors), blueprint.actors)
         clip = config.reward_clip
         if clip is None:
-            clip = 1.0 if parts.algorithm.task.spec.obs.is_image else 0.0
-        shop = Shop(
-            parts=parts,
+            clip = 1.0 if blueprint.algorithm.task.spec.obs.is_image else 0.0
+        setup = Ga3cSetup(
+            blueprint=blueprint,
             start=start,
             most=most,
             rows=config.prediction_batch,
@@ -89,29 +89,29 @@ class Ga3cTopology:
             adjust_after=config.adjust_after if config.adjust else 0.0,
             adjust_every=config.adjust_every,
         )
-        agents = tuple(f"actor-{i}" for i in range(parts.actors))
+        agents = tuple(f"actor-{i}" for i in range(blueprint.actors))
         predictors = tuple(f"predictor-{i}" for i in range(most.predictors))
         trainers = tuple(f"trainer-{i}" for i in range(most.trainers))
-        roles = [RoleSpec(name="learner", build=partial(Applier, shop), main=True)]
+        roles = [RoleSpec(name="learner", build=partial(Applier, setup), main=True)]
         roles += [
-            RoleSpec(name=name, build=partial(Predictor, shop, i), what="predictor")
+            RoleSpec(name=name, build=partial(Predictor, setup, i), kind="predictor")
             for i, name in enumerate(predictors)
         ]
-        roles += [RoleSpec(name=name, build=partial(Agent, shop, i), core=i) for i, name in enumerate(agents)]
+        roles += [RoleSpec(name=name, build=partial(Agent, setup, i), core=i) for i, name in enumerate(agents)]
         roles += [
-            RoleSpec(name=name, build=partial(GradientTrainer, shop, i), what="trainer")
+            RoleSpec(name=name, build=partial(GradientTrainer, setup, i), kind="trainer")
             for i, name in enumerate(trainers)
         ]
-        return Program(roles=tuple(roles), ports=_ports(shop, config.queue, agents, predictors, trainers))
+        return Program(roles=tuple(roles), ports=_ports(setup, config.queue, agents, predictors, trainers))
 
 
 def _ports(
-    shop: Shop, queue: int, agents: tuple[str, ...], predictors: tuple[str, ...], trainers: tuple[str, ...]
+    setup: Ga3cSetup, queue: int, agents: tuple[str, ...], predictors: tuple[str, ...], trainers: tuple[str, ...]
 ) -> dict[str, PortSpec]:
-    parts, learner = shop.parts, "learner"
+    blueprint, learner = setup.blueprint, "learner"
     return {
         "predictions": CallSpec(
-            clients=agents, servers=predictors, question=question_record(parts), answer=answer_record(parts)
+            clients=agents, servers=predictors, question=question_record(blueprint), answer=answer_record(blueprint)
         ),
         "unrolls": StreamSpec(
             producers=agents,
@@ -119,20 +119,20 @@ def _ports(
             others=trainers[1:]
             or trainers,  # taken by copy also where there is one trainer, whose batch outgrows a lane
             depth=max(2, -(-queue // len(agents))),
-            record=parts.record,
+            record=blueprint.record,
         ),
-        "gradients": StreamSpec(producers=trainers, consumer=learner, depth=2, record=shop.gradients.record),
-        "weights": BoardSpec(writer=learner, readers=predictors, size=parts.layout.size, history=3),
-        "params": BoardSpec(writer=learner, readers=trainers, size=shop.gradients.layout.size, history=3),
+        "gradients": StreamSpec(producers=trainers, consumer=learner, depth=2, record=setup.gradients.record),
+        "weights": BoardSpec(writer=learner, readers=predictors, size=blueprint.layout.size, history=3),
+        "params": BoardSpec(writer=learner, readers=trainers, size=setup.gradients.layout.size, history=3),
         "control": BoardSpec(writer=learner, readers=(*agents, *predictors, *trainers), size=3, history=3),
-        "episodes": StreamSpec(producers=agents, consumer=learner, depth=2, record=shop.episodes.record),
+        "episodes": StreamSpec(producers=agents, consumer=learner, depth=2, record=setup.episodes.record),
         "served": StreamSpec(producers=predictors, consumer=learner, depth=2, record=SERVED.record),
     }
 
 
-def _check(parts: Parts) -> None:
+def _check(blueprint: Blueprint) -> None:
     """One gradient a batch, from statistics that can be merged: say what does not fit."""
-    algorithm = parts.algorithm
+    algorithm = blueprint.algorithm
     if not isinstance(algorithm.experience, Unrolls):
         raise BadInput("topology 'ga3c' learns from each unroll once: it takes no replay; a2c and reinforce fit")
     if algorithm.experience.fresh:
@@ -143,7 +143,7 @@ def _check(parts: Parts) -> None:
             f"topology 'ga3c' computes one gradient a batch, and the algorithm asks for {cut.epochs} epochs of {cut.parts}"
             " minibatches: a2c and reinforce fit"
         )
-    if parts.initial_state().reward is not None:
+    if blueprint.initial_state().reward is not None:
         raise BadInput(
             "--algo.normalise-reward does not fit topology 'ga3c', whose unrolls come in no order: --topology.reward-clip"
             " or --algo.reward-scale keep rewards small"

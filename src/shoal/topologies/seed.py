@@ -13,11 +13,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import partial
 
+from shoal.acting.inference import SERVED
+from shoal.core.blueprint import Blueprint
 from shoal.core.config import NonNegative, NonNegativeFloat
 from shoal.core.errors import BadInput
 from shoal.core.program import BoardSpec, CallSpec, PortSpec, Program, RoleSpec, StreamSpec
-from shoal.roles.inference import SERVED
-from shoal.roles.parts import Parts
 from shoal.roles.seed import EnvActor, Inference, SeedLearner, answer_record, question_record
 
 
@@ -41,25 +41,28 @@ class SeedTopology:
     def __init__(self, config: SeedConfig) -> None:
         self.config = config
 
-    def program(self, parts: Parts) -> Program:
-        if parts.algorithm.experience.fresh:
+    def program(self, blueprint: Blueprint) -> Program:
+        if blueprint.algorithm.experience.fresh:
             raise BadInput("topology 'seed' has actors without a policy: episodes cannot begin where a policy says")
-        actors = tuple(f"actor-{i}" for i in range(parts.actors))
-        inference = partial(Inference, parts, self.config.inference_batch, self.config.inference_wait)
+        actors = tuple(f"actor-{i}" for i in range(blueprint.actors))
+        inference = partial(Inference, blueprint, self.config.inference_batch, self.config.inference_wait)
         roles = [
-            RoleSpec(name="learner", build=partial(SeedLearner, parts), main=True),
-            RoleSpec(name="inference", build=inference, what="inference"),
+            RoleSpec(name="learner", build=partial(SeedLearner, blueprint), main=True),
+            RoleSpec(name="inference", build=inference, kind="inference"),
         ]
-        roles += [RoleSpec(name=name, build=partial(EnvActor, parts, i), core=i) for i, name in enumerate(actors)]
+        roles += [RoleSpec(name=name, build=partial(EnvActor, blueprint, i), core=i) for i, name in enumerate(actors)]
         ports: dict[str, PortSpec] = {
             "inference": CallSpec(
-                clients=actors, servers=("inference",), question=question_record(parts), answer=answer_record(parts)
+                clients=actors,
+                servers=("inference",),
+                question=question_record(blueprint),
+                answer=answer_record(blueprint),
             ),
             # A lane an actor, all filled by the inference: one slot is learnt from while the other is filled.
             "unrolls": StreamSpec(
-                producers=("inference",) * parts.actors, consumer="learner", depth=2, record=parts.record
+                producers=("inference",) * blueprint.actors, consumer="learner", depth=2, record=blueprint.record
             ),
-            "weights": BoardSpec(writer="learner", readers=("inference",), size=parts.layout.size, history=2),
+            "weights": BoardSpec(writer="learner", readers=("inference",), size=blueprint.layout.size, history=2),
             "news": StreamSpec(producers=("inference",), consumer="learner", depth=2, record=SERVED.record),
         }
         return Program(roles=tuple(roles), ports=ports)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import partial
 
+from shoal.core.blueprint import Blueprint
 from shoal.core.program import Program, RoleSpec
 from shoal.roles.learner import Sequential
-from shoal.roles.parts import Parts
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,5 +25,5 @@ class SequentialTopology:
     def __init__(self, config: SequentialConfig) -> None:
         self.config = config
 
-    def program(self, parts: Parts) -> Program:
-        return Program(roles=(RoleSpec(name="loop", build=partial(Sequential, parts), main=True),), whole=parts)
+    def program(self, blueprint: Blueprint) -> Program:
+        return Program(roles=(RoleSpec(name="loop", build=partial(Sequential, blueprint), main=True),), whole=blueprint)

@@ -16,21 +16,21 @@ from functools import partial
 import jax
 import numpy as np
 
+from shoal.acting.random_actions import random_action_rows
 from shoal.core.algorithm import Replay
+from shoal.core.blueprint import Blueprint
 from shoal.core.errors import BadInput
 from shoal.core.keys import key_data
 from shoal.core.program import PoolSpec, PortSpec, Program, RoleSpec, RosterSpec, StreamSpec, TableSpec
+from shoal.core.telemetry import NewsFormat, metric_name
 from shoal.core.trajectory import as_trajectory
-from shoal.roles.compiled import compiled, metric_name
-from shoal.roles.links import gradient_record
-from shoal.roles.news import NewsFormat
-from shoal.roles.packing import Packing
-from shoal.roles.parts import Parts
-from shoal.roles.replaying import blank_minibatches, replay_of, row_record, shared_out
+from shoal.learning.compiled_update import compiled_update
+from shoal.learning.replay_update import blank_minibatches, replay_of, row_record, shared_out
+from shoal.learning.shared_layout import SharedLayout
+from shoal.learning.soundness import SOUND
+from shoal.learning.weight_exchange import gradient_record
 from shoal.roles.shards import Shard
-from shoal.roles.shared import OWN_METRICS, Monitor, SharedParamsConfig, Worker
-from shoal.roles.soundness import SOUND
-from shoal.roles.straying import straying_rows
+from shoal.roles.shared_params import OWN_METRICS, Monitor, SharedParamsConfig, Worker
 
 REPLAY_METRICS = ("explore/epsilon", "replay/rows", "replay/gradients")
 NEWS = 8  # unrolls that a worker may be ahead of the monitor's looking
@@ -61,25 +61,25 @@ class SharedParamsTopology:
         """Every worker learns from its own unroll."""
         return 1
 
-    def program(self, parts: Parts) -> Program:
+    def program(self, blueprint: Blueprint) -> Program:
         config = self.config
-        packing = Packing(parts.algorithm, config.share_moments(parts))
-        workers = tuple(f"worker-{i}" for i in range(parts.actors))
-        self._check(parts, packing)
-        news = NewsFormat((*loss_names(parts), *OWN_METRICS), parts.unroll * parts.envs)
+        packing = SharedLayout(blueprint.algorithm, config.share_moments(blueprint))
+        workers = tuple(f"worker-{i}" for i in range(blueprint.actors))
+        self._check(blueprint, packing)
+        news = NewsFormat((*loss_names(blueprint), *OWN_METRICS), blueprint.unroll * blueprint.envs)
         ports: dict[str, PortSpec] = {
-            "roster": RosterSpec(workers=workers, watcher="monitor", start=parts.start, end=parts.updates),
+            "roster": RosterSpec(workers=workers, watcher="monitor", start=blueprint.start, end=blueprint.updates),
             "news": StreamSpec(producers=workers, consumer="monitor", depth=NEWS, record=news.record),
-            "own": TableSpec(workers=workers, size=packing.own_size, consistency="lock", rows=parts.actors),
+            "own": TableSpec(workers=workers, size=packing.own_size, consistency="lock", rows=blueprint.actors),
         }
         if packing.statistics_size:
             ports["statistics"] = TableSpec(workers=workers, size=packing.statistics_size, consistency="lock")
-        if isinstance(parts.algorithm.experience, Replay):
+        if isinstance(blueprint.algorithm.experience, Replay):
             # A ring a worker, where the monitor can save it, whether they draw from all rings or from their own alone.
-            slots = max(1, replay_of(parts).capacity // parts.actors)
+            slots = max(1, replay_of(blueprint).capacity // blueprint.actors)
             if config.replay == "local":
-                slots = shared_out(replay_of(parts), parts.actors).capacity
-            ports["replay"] = PoolSpec(workers=parts.actors, slots=slots, record=row_record(parts))
+                slots = shared_out(replay_of(blueprint), blueprint.actors).capacity
+            ports["replay"] = PoolSpec(workers=blueprint.actors, slots=slots, record=row_record(blueprint))
         servers: tuple[str, ...] = ()
         if config.consistency == "sharded":
             servers = tuple(f"shard-{i}" for i in range(config.shards))
@@ -94,22 +94,27 @@ class SharedParamsTopology:
                 workers=workers,
                 size=packing.width,
                 consistency="hogwild" if config.consistency == "hogwild" else "lock",
-                rows=parts.actors if config.consistency == "gossip" else 1,
+                rows=blueprint.actors if config.consistency == "gossip" else 1,
             )
         if config.epsilon:
-            action = parts.algorithm.task.spec.action
-            rows = partial(straying_rows, parts.make_rows, action, config.epsilon, parts.seed, parts.start)
-            parts = replace(parts, make_rows=rows)
-        roles = [RoleSpec(name="monitor", build=partial(Monitor, config, news, parts), main=True)]
+            action = blueprint.algorithm.task.spec.action
+            rows = partial(
+                random_action_rows, blueprint.make_rows, action, config.epsilon, blueprint.seed, blueprint.start
+            )
+            blueprint = replace(blueprint, make_rows=rows)
+        roles = [RoleSpec(name="monitor", build=partial(Monitor, config, news, blueprint), main=True)]
         roles += [
-            RoleSpec(name=name, build=partial(Worker, config, news, parts, i), core=i) for i, name in enumerate(workers)
+            RoleSpec(name=name, build=partial(Worker, config, news, blueprint, i), core=i)
+            for i, name in enumerate(workers)
         ]
-        roles += [RoleSpec(name=name, build=partial(Shard, parts, i), what="shard") for i, name in enumerate(servers)]
+        roles += [
+            RoleSpec(name=name, build=partial(Shard, blueprint, i), kind="shard") for i, name in enumerate(servers)
+        ]
         return Program(roles=tuple(roles), ports=ports)
 
-    def _check(self, parts: Parts, packing: Packing) -> None:
+    def _check(self, blueprint: Blueprint, packing: SharedLayout) -> None:
         config = self.config
-        if config.moments == "shared" and config.consistency != "sharded" and not config.one_at_a_time(parts):
+        if config.moments == "shared" and config.consistency != "sharded" and not config.one_at_a_time(blueprint):
             raise BadInput(
                 "--topology.moments is 'shared': a push of this algorithm is several gradients, whose changes of the moments"
                 " do not add up; own, or --topology.consistency sharded (or, with a replay, --topology.push-every 1)"
@@ -118,12 +123,12 @@ class SharedParamsTopology:
             raise BadInput(
                 f"--topology.shards is {config.shards}: the net has only {packing.size} parameters to share out"
             )
-        if config.replay == "global" and not isinstance(parts.algorithm.experience, Replay):
+        if config.replay == "global" and not isinstance(blueprint.algorithm.experience, Replay):
             raise BadInput(
                 "--topology.replay is 'global': only algorithms that learn from a replay have one, such as dqn"
             )
         if config.push_every is not None:
-            if not isinstance(parts.algorithm.experience, Replay):
+            if not isinstance(blueprint.algorithm.experience, Replay):
                 raise BadInput(
                     f"--topology.push-every is {config.push_every}: only algorithms that learn from a replay, such as dqn, make"
                     " several pushes of an unroll"
@@ -140,20 +145,20 @@ class SharedParamsTopology:
                 "--topology.split is true: the net must have a policy and a value function that share nothing"
                 " (an actor-critic algorithm such as a2c, with --net.shared false)"
             )
-        if parts.actors < 2:
+        if blueprint.actors < 2:
             raise BadInput("--topology.split is true: it takes at least --actors 2, for the policy and for the value")
 
 
-def loss_names(parts: Parts) -> tuple[str, ...]:
+def loss_names(blueprint: Blueprint) -> tuple[str, ...]:
     """The metrics of an update, as they will be logged."""
-    algorithm = parts.algorithm
+    algorithm = blueprint.algorithm
     state = jax.eval_shape(lambda: algorithm.init(jax.random.key(0)))
     replay = algorithm.experience
     if isinstance(replay, Replay):
-        drawn = jax.tree.map(lambda x: x[0], blank_minibatches(parts, 1))
+        drawn = jax.tree.map(lambda x: x[0], blank_minibatches(blueprint, 1))
         names = jax.eval_shape(algorithm.gradients, state, drawn, jax.random.key(0))[1].metrics
         return (*map(metric_name, names), *REPLAY_METRICS)
     acted = jax.eval_shape(algorithm.actor_state, state)
-    slot = as_trajectory(parts.record.empty())
-    names = compiled(algorithm).update.eval_shape(state, acted, [slot], key_data(0), np.float32(0))[2]
+    slot = as_trajectory(blueprint.record.empty())
+    names = compiled_update(algorithm).eval_shape(state, acted, [slot], key_data(0), np.float32(0))[2]
     return tuple(metric_name(name) for name in names if name != SOUND)

@@ -13,10 +13,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import partial
 
+from shoal.core.blueprint import Blueprint
 from shoal.core.program import BoardSpec, PortSpec, Program, RoleSpec, StreamSpec
 from shoal.roles.actor import Actor
 from shoal.roles.learner import Learner
-from shoal.roles.parts import Parts
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,18 +37,18 @@ class SyncTopology:
     def __init__(self, config: SyncConfig) -> None:
         self.config = config
 
-    def program(self, parts: Parts) -> Program:
+    def program(self, blueprint: Blueprint) -> Program:
         # Partial and not a lambda: the schedule travels to other processes.
-        schedule = partial(acting_version, parts.start, 1 if self.config.overlap else 0)
-        actors = tuple(f"actor-{i}" for i in range(parts.actors))
-        roles = [RoleSpec(name="learner", build=partial(Learner, parts, schedule), main=True)]
+        schedule = partial(acting_version, blueprint.start, 1 if self.config.overlap else 0)
+        actors = tuple(f"actor-{i}" for i in range(blueprint.actors))
+        roles = [RoleSpec(name="learner", build=partial(Learner, blueprint, schedule), main=True)]
         roles += [
-            RoleSpec(name=name, build=partial(Actor, parts, i, schedule), core=i) for i, name in enumerate(actors)
+            RoleSpec(name=name, build=partial(Actor, blueprint, i, schedule), core=i) for i, name in enumerate(actors)
         ]
         ports: dict[str, PortSpec] = {
             # Two slots a lane: one is learnt from while the other is filled.
-            "unrolls": StreamSpec(producers=actors, consumer="learner", depth=2, record=parts.record),
-            "weights": BoardSpec(writer="learner", readers=actors, size=parts.layout.size, history=2),
+            "unrolls": StreamSpec(producers=actors, consumer="learner", depth=2, record=blueprint.record),
+            "weights": BoardSpec(writer="learner", readers=actors, size=blueprint.layout.size, history=2),
         }
         return Program(roles=tuple(roles), ports=ports)
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any, Protocol, runtime_checkable
 
+from shoal.core.blueprint import Blueprint
 from shoal.core.program import Program
-from shoal.roles.parts import Parts
 
 
 class Topology(Protocol):
-    """Turns parts into a program."""
+    """Turns a blueprint into a program."""
 
     config: Any
     Config: type[Any]
@@ -26,7 +26,7 @@ class Topology(Protocol):
 
     def __init__(self, config: Any) -> None: ...
 
-    def program(self, parts: Parts) -> Program: ...
+    def program(self, blueprint: Blueprint) -> Program: ...
 
 
 @runtime_checkable

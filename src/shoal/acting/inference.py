@@ -1,0 +1,184 @@
+"""Batched inference: what serves the questions of many actors in few calls, and how well that goes."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections import deque
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from shoal.acting.compiled_act import compiled_act
+from shoal.core.blueprint import Blueprint
+from shoal.core.keys import ACTING, going_on, key_data
+from shoal.core.ports import Board, Stream
+from shoal.core.program import Steps
+from shoal.core.telemetry import News, NewsFormat
+from shoal.core.weights import Layout
+
+WORTH = 4.0  # calls' time that it is worth to wait for a fuller batch: the questions that come meanwhile save calls
+TELL_EVERY = 0.2  # seconds between two pieces of news
+RECENT = 10  # pieces of news that a rate is the mean of
+SILENT = 2.0  # seconds
+SERVED = NewsFormat(("calls", "rows"), 0)
+
+
+class Acted(NamedTuple):
+    """What `Batcher` found for one question; every array begins with its B environments."""
+
+    action: np.ndarray
+    extras: dict[str, np.ndarray]
+    carry: dict[str, np.ndarray]
+
+
+class Batcher:
+    """`act` on several questions at once, padded to one of a few compiled sizes.
+
+    A call takes at most `rows` rows: a question with more is cut, fewer questions are put together. The time that calls
+    take says how long it is worth to wait for a fuller batch. Keys count on from call to call: `begin` says at which version,
+    so that neither a resumed run nor a successor draws a predecessor's keys again.
+    """
+
+    def __init__(self, blueprint: Blueprint, rows: int, path: tuple[int, ...]) -> None:
+        algorithm, spec = blueprint.algorithm, blueprint.algorithm.task.spec
+        self._envs, self._layout = blueprint.envs, blueprint.layout
+        self.most = max(1, min(rows // blueprint.envs, blueprint.actors))  # questions that a batch holds
+        self._sizes = call_sizes(blueprint.envs, min(rows, self.most * blueprint.envs))
+        space = self._sizes[-1] * -(-self.most * blueprint.envs // self._sizes[-1])
+        self._obs = np.zeros((space, *spec.obs.shape), spec.obs.dtype)
+        self._first = np.ones(space, bool)
+        self._carry = {n: np.array(a) for n, a in algorithm.initial_carry(space).items()}
+        # On the device once: a call with NumPy arrays would bring them there each time.
+        self._explore = {size: jax.device_put(np.ones(size, np.float32)) for size in self._sizes}
+        self._act = compiled_act(algorithm)
+        self._path = (blueprint.seed, ACTING, *path)
+        self.begin(0)
+        self.calls = self.rows = 0
+        self.took = 0.0  # seconds a call, a moving mean
+        actor = jax.device_put(self._layout.tree(np.zeros(self._layout.size, np.float32)))
+        for size in self._sizes:
+            self._call(actor, 0, size)
+
+    def begin(self, version: int) -> None:
+        """The next call is the first, by weights of this version."""
+        self._key = jax.device_put(key_data(*self._path, *going_on(version)))
+
+    def patience(self, longest: float) -> float:
+        """Seconds that it is worth to wait for a fuller batch, at most `longest`."""
+        return min(longest, WORTH * self.took)
+
+    def __call__(
+        self, actor: Any, questions: Sequence[Mapping[str, np.ndarray]], carries: Sequence[Mapping[str, np.ndarray]]
+    ) -> list[Acted]:
+        envs, began = self._envs, time.monotonic()
+        for i, (question, carry) in enumerate(zip(questions, carries, strict=True)):
+            rows = slice(i * envs, (i + 1) * envs)
+            self._obs[rows], self._first[rows] = question["obs"], question["first"]
+            for name, array in self._carry.items():
+                array[rows] = carry[name]
+        total, calls = len(questions) * envs, []
+        for start in range(0, total, self._sizes[-1]):
+            rows_left = min(total - start, self._sizes[-1])
+            calls.append(self._call(actor, start, next(size for size in self._sizes if size >= rows_left)))
+            self.calls += 1
+        self.rows += total
+        action, extras, carry = calls[0] if len(calls) == 1 else jax.tree.map(lambda *a: np.concatenate(a), *calls)
+        self.took += 0.1 * (time.monotonic() - began - self.took)
+        return [
+            Acted(
+                action[i : i + envs],
+                {n: a[i : i + envs] for n, a in extras.items()},
+                {n: a[i : i + envs] for n, a in carry.items()},
+            )
+            for i in range(0, total, envs)
+        ]
+
+    def _call(self, actor: Any, start: int, size: int) -> Any:
+        rows = slice(start, start + size)
+        carry = {n: a[rows] for n, a in self._carry.items()}
+        t = np.int32(self.calls % 2**31)
+        acted = self._act(actor, self._obs[rows], carry, self._first[rows], self._key, t, self._explore[size])
+        return jax.tree.map(np.asarray, acted)
+
+
+def call_sizes(envs: int, most: int) -> list[int]:
+    """Rows of the calls that are compiled: one question's, doubled until `most` rows fit."""
+    sizes = [min(envs, most)]
+    while sizes[-1] < most:
+        sizes.append(min(2 * sizes[-1], most))
+    return sizes
+
+
+class Weights:
+    """The newest weights on a board, on the device. `refresh` looks without copying what is known already."""
+
+    def __init__(self, board: Board, start: int, layout: Layout) -> None:
+        self._board, self._start, self._layout = board, start, layout
+        self.version = -1
+        self.tree: Any = None
+
+    def first(self) -> Steps:
+        """Wait for any."""
+        with contextlib.suppress(LookupError):  # several versions later already
+            yield from self._board.read(self._start) if self._board.latest()[0] < 0 else ()
+        self._put(*self._board.latest())
+
+    def refresh(self) -> None:
+        try:
+            newer = self._board.read(self.version + 1).now() is not None
+        except LookupError:  # several versions later already
+            newer = True
+        if newer:
+            self._put(*self._board.latest())
+
+    def _put(self, version: int, vector: np.ndarray) -> None:
+        self.version, self.tree = version, jax.device_put(self._layout.tree(vector))
+
+
+class Tally:
+    """Tells the main role now and then how many calls were made on how many rows."""
+
+    def __init__(self, stream: Stream, lane: int, batcher: Batcher) -> None:
+        self._stream, self._lane, self._batcher = stream, lane, batcher
+        # Nothing before the first batch counts: that was waiting for the others to start.
+        self._told, self._at = (0, 0), 0.0
+
+    def tell(self) -> None:
+        """After every batch."""
+        now = time.monotonic()
+        if not self._at:
+            self._told, self._at = (self._batcher.calls, self._batcher.rows), now
+        if now - self._at < TELL_EVERY:
+            return
+        slot = self._stream.claim(self._lane).now()
+        if slot is None:
+            return
+        calls, rows = self._batcher.calls, self._batcher.rows
+        SERVED.write(slot, 0, self._at, (), {"calls": calls - self._told[0], "rows": rows - self._told[1]})
+        self._stream.push(self._lane)
+        self._told, self._at = (calls, rows), now
+
+
+class InferenceStats:
+    """The main role's ear for `Tally`: the mean batch, and predictions a second of all servers together."""
+
+    def __init__(self, stream: Stream) -> None:
+        self._stream = stream
+        self._recent: list[deque[News]] = [deque(maxlen=RECENT) for _ in range(stream.lanes)]
+
+    def metrics(self) -> dict[str, float]:
+        """By what each server told lately; one that has been silent for long is out of work."""
+        while (found := self._stream.take_any(range(self._stream.lanes)).now()) is not None:
+            lane, slot = found
+            self._recent[lane].append(SERVED.read(slot))
+            self._stream.release(lane)
+        calls = rows = rate = 0.0
+        for told in self._recent:
+            if told and time.monotonic() - told[-1].ended < SILENT:
+                predicted = sum(news.metrics["rows"] for news in told)
+                calls, rows = calls + sum(news.metrics["calls"] for news in told), rows + predicted
+                rate += predicted / max(told[-1].ended - told[0].began, 1e-6)
+        return {"inference/batch": rows / calls, "speed/predictions": rate} if calls else {}

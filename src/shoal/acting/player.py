@@ -1,0 +1,192 @@
+"""Whole episodes with a fixed policy, several at a time, each begun by a seed of its own. A broken one is played again."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import traceback
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, NamedTuple, Protocol
+
+import jax
+import numpy as np
+
+from shoal.acting.compiled_act import compiled_act
+from shoal.core.algorithm import Algorithm
+from shoal.core.keys import EVALUATION, key_data
+
+TOGETHER = 16  # episodes at a time: enough to share the cost of acting, few enough to finish close together
+
+
+class SingleEnv(Protocol):
+    """One environment for evaluation (`envs.batch.EvalEnv`)."""
+
+    def reset(self, seed: int) -> Any: ...
+    def step(self, action: Any) -> tuple[Any, float, bool, bool]: ...
+    def close(self) -> None: ...
+
+
+class Played(NamedTuple):
+    """What all episodes came to, in the order of the seeds."""
+
+    returns: list[float]
+    lengths: list[int]
+
+
+class Ended(NamedTuple):
+    """An episode that was played to its end."""
+
+    episode: int
+    ret: float
+    length: int
+
+
+class Broke(NamedTuple):
+    """An episode that its environment broke: it raised (`env_raised`) or showed what is not a number (`env_nan`)."""
+
+    episode: int
+    kind: str
+    detail: str  # the traceback, or a line
+
+
+class Policy:
+    """A fixed policy on `size` environments at once: actions for observations, with the recurrent state kept here."""
+
+    def __init__(self, algorithm: Algorithm, actor: Any, size: int, sample: bool, seed: int) -> None:
+        self._algorithm, self._size = algorithm, size
+        self._actor = jax.device_put(actor)
+        self._act = compiled_act(algorithm)
+        self._explore = np.full(size, 1.0 if sample else 0.0, np.float32)
+        self._carry: Any = algorithm.initial_carry(size)
+        self._key = key_data(seed, EVALUATION)
+        self._t = 0
+
+    def __call__(self, obs: np.ndarray, first: np.ndarray) -> np.ndarray:
+        """`obs` [size, ...], `first` [size]: an episode begins here."""
+        t = np.int32(self._t % 2**31)
+        action, _, self._carry = self._act(self._actor, obs, self._carry, first, self._key, t, self._explore)
+        self._t += 1
+        return np.asarray(action)
+
+
+def play(
+    algorithm: Algorithm,
+    actor: Any,
+    make_env: Callable[[], SingleEnv],
+    todo: Iterable[tuple[int, int]],
+    size: int,
+    *,
+    sample: bool = False,
+    seed: int = 0,
+    mark: Callable[[int], None] = lambda episode: None,
+) -> Iterator[Ended | Broke]:
+    """Episodes of a fixed policy, `size` at a time, as they end.
+
+    `todo` names each by (episode, attempt). Its start belongs to (seed, episode, attempt), whichever environment plays it, so
+    order does not matter. One that breaks begins again at its next attempt, in a new environment and from another start, for
+    as long as the caller goes on asking.
+    """
+    waiting = deque(todo)
+    policy = Policy(algorithm, actor, size, sample, seed)
+    seats = [_Seat(make_env, seed, mark) for _ in range(size)]
+    first = np.zeros(size, bool)
+    obs = np.zeros((size, *algorithm.task.spec.obs.shape), algorithm.task.spec.obs.dtype)
+    try:
+        while True:
+            for i, seat in enumerate(seats):
+                while seat.playing is None and waiting:
+                    try:
+                        obs[i] = seat.begin(*waiting.popleft())
+                        first[i] = True
+                    except _Broken as error:
+                        yield error.fault
+                        waiting.appendleft(error.again)
+            if all(seat.playing is None for seat in seats):
+                return
+            actions = policy(obs, first)
+            first[:] = False
+            for i, seat in enumerate(seats):
+                if seat.playing is None:
+                    continue
+                try:
+                    obs[i], ended = seat.step(actions[i])
+                except _Broken as error:
+                    yield error.fault
+                    waiting.appendleft(error.again)
+                    continue
+                if ended is not None:
+                    yield ended
+    finally:
+        for seat in seats:
+            seat.leave()
+
+
+class _Broken(Exception):
+    def __init__(self, fault: Broke, again: tuple[int, int]) -> None:
+        super().__init__(fault.detail)
+        self.fault, self.again = fault, again
+
+
+class _Seat:
+    """One environment and the episode that it plays."""
+
+    def __init__(self, make_env: Callable[[], SingleEnv], seed: int, mark: Callable[[int], None]) -> None:
+        self._make_env, self._seed, self._mark = make_env, seed, mark
+        self._env: SingleEnv | None = None
+        self.playing: tuple[int, int] | None = None  # (episode, attempt)
+
+    def begin(self, episode: int, attempt: int) -> np.ndarray:
+        self.playing, self._ret, self._length = (episode, attempt), 0.0, 0
+        self._mark(episode)
+        try:
+            if self._env is None:
+                self._env = self._make_env()
+            obs = np.asarray(self._env.reset(_seed(self._seed, episode, attempt)))
+        except Exception as error:
+            raise self._broken("env_raised", traceback.format_exc()) from error
+        obs = self._checked(obs, 0.0)
+        self._mark(-1)
+        return obs
+
+    def step(self, action: Any) -> tuple[np.ndarray, Ended | None]:
+        assert self.playing is not None and self._env is not None
+        self._mark(self.playing[0])
+        try:
+            obs, reward, terminated, truncated = self._env.step(action)
+        except Exception as error:
+            raise self._broken("env_raised", traceback.format_exc()) from error
+        obs = self._checked(np.asarray(obs), reward)
+        self._mark(-1)
+        self._ret, self._length = self._ret + reward, self._length + 1
+        if not (terminated or truncated):
+            return obs, None
+        ended = Ended(self.playing[0], self._ret, self._length)
+        self.playing = None
+        return obs, ended
+
+    def leave(self) -> None:
+        """Close the environment, even if it fails to: nothing depends on it any more."""
+        env, self._env = self._env, None
+        if env is not None:
+            with contextlib.suppress(Exception):
+                env.close()
+
+    def _checked(self, obs: np.ndarray, reward: float) -> np.ndarray:
+        if math.isfinite(reward) and np.isfinite(obs).all():
+            return obs
+        what = "its observation" if math.isfinite(reward) else "its reward"
+        raise self._broken("env_nan", f"{what} was not finite; the episode was dropped")
+
+    def _broken(self, kind: str, detail: str) -> _Broken:
+        assert self.playing is not None
+        episode, attempt = self.playing
+        self.leave()  # still marked: a broken environment may hang here, too
+        self._mark(-1)
+        self.playing = None
+        return _Broken(Broke(episode, kind, detail), (episode, attempt + 1))
+
+
+def _seed(seed: int, episode: int, attempt: int) -> int:
+    path = (episode, attempt) if attempt else (episode,)
+    return int(key_data(seed, EVALUATION, *path)[0] >> 1)

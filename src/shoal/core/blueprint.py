@@ -1,0 +1,142 @@
+"""What a topology wires together: recipes and sizes, no live things, so that any part may be built in another process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, Protocol
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from shoal.core.algorithm import Algorithm, LearnerState
+from shoal.core.keys import INIT, key_data
+from shoal.core.ports import Slot
+from shoal.core.program import Context
+from shoal.core.record import Record
+from shoal.core.starts import Starts
+from shoal.core.trajectory import EARNED, trajectory_record
+from shoal.core.weights import Layout, layout_of
+
+
+class EnvRows(Protocol):
+    """Environments seen as rows of a slot (`envs.autoreset.Rows`)."""
+
+    obs: np.ndarray
+    first: np.ndarray
+
+    def begin(self, slot: Slot, fresh: bool = False, starts: np.ndarray | None = None) -> None: ...
+    def step(self, slot: Slot, t: int, action: np.ndarray) -> None: ...
+    def snapshot(self) -> dict[str, np.ndarray]: ...
+    def restore(self, arrays: Mapping[str, np.ndarray]) -> None: ...
+    def close(self) -> None: ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Blueprint:
+    """One choice per axis, resolved."""
+
+    algorithm: Algorithm
+    make_rows: Callable[[int, Context], EnvRows]  # (actor, its context)
+    actors: int
+    envs: int  # of each actor
+    learners: int = 1
+    unrolls: int = 0  # that a learner takes for one update; 0 is one of each actor
+    seed: int
+    updates: int  # the version at which the budget is spent
+    start: int = 0  # the version to go on from
+    spent: int = 0  # environment steps made up to there, by updates of whatever size
+    state: Mapping[str, np.ndarray] = field(default_factory=dict)  # the learner's, by leaf name; the others are fresh
+    snapshots: Mapping[str, Mapping[str, np.ndarray]] = field(default_factory=dict)  # by role, for exact resume
+    pure_env: Any = None  # the environments as pure functions, for `fused`
+    starts: tuple[Starts, ...] = ()  # where each actor's fresh episodes begin; () leaves it to the environments
+    report_every: int = 0  # updates between two looks at the learner; 0 leaves it to the clock
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Another process builds its own caches, and only acts: it needs no weights."""
+        fields = self.__dataclass_fields__
+        return {name: value for name, value in self.__dict__.items() if name in fields} | {"state": {}, "snapshots": {}}
+
+    @property
+    def unroll(self) -> int:
+        return self.algorithm.experience.length
+
+    @property
+    def steps_per_update(self) -> int:
+        return self.unroll * self.envs * self.batch * self.learners
+
+    @property
+    def budget(self) -> int:
+        """Environment steps when all updates are made."""
+        return self.spent + (self.updates - self.start) * self.steps_per_update
+
+    def progress(self, version: int, steps: int = 0) -> float:
+        """The share of the budget that is spent: by updates, or by steps since the start, some of which may be lost."""
+        made = max((version - self.start) * self.steps_per_update, steps)
+        return (self.spent + made) / max(1, self.budget)
+
+    @property
+    def batch(self) -> int:
+        """Unrolls that one learner takes for an update."""
+        return self.unrolls or self.actors
+
+    @cached_property
+    def layout(self) -> Layout:
+        """Of what travels to actors."""
+        return layout_of(jax.eval_shape(lambda: self.algorithm.actor_state(self._init())))
+
+    @cached_property
+    def record(self) -> Record:
+        """Of one actor's unroll."""
+        algorithm, spec = self.algorithm, self.algorithm.task.spec
+        carry = jax.eval_shape(lambda: algorithm.initial_carry(self.envs))
+        if self.earns:
+            carry = {**carry, EARNED: np.zeros(self.envs, np.float32)}
+
+        def extras() -> Any:
+            obs = jnp.zeros((self.envs, *spec.obs.shape), spec.obs.dtype)
+            first, explore = jnp.zeros(self.envs, bool), jnp.ones(self.envs)
+            actor = algorithm.actor_state(self._init())
+            return algorithm.act(actor, obs, algorithm.initial_carry(self.envs), first, jax.random.key(0), explore)[1]
+
+        return trajectory_record(spec, self.unroll, self.envs, jax.eval_shape(extras), carry)
+
+    @cached_property
+    def earns(self) -> bool:
+        """Whether actors send what each environment's episode has earned so far, since the learner cannot keep it by column."""
+        return self.algorithm.task.mixed and jax.eval_shape(self._init).reward is not None
+
+    def _init(self) -> LearnerState:
+        return self.algorithm.init(jax.random.wrap_key_data(jax.numpy.asarray(key_data(self.seed, INIT))))
+
+    def initial_state(self) -> LearnerState:
+        """The learner's state at `start`: fresh, or with the leaves that `state` names put in their places."""
+        return self._initial_state
+
+    @cached_property
+    def _initial_state(self) -> LearnerState:
+        state: LearnerState = jax.jit(self._init)()
+        return LearnerState(*restore_leaves(state, {**named_leaves(state), **self.state})) if self.state else state
+
+
+def restore_leaves(tree: Any, arrays: Mapping[str, np.ndarray]) -> Any:
+    """`tree` with every leaf taken from `arrays` by name; `ValueError` when names or shapes do not fit."""
+    leaves, treedef = jax.tree.flatten_with_path(tree)
+    restored = []
+    for path, leaf in leaves:
+        name = jax.tree_util.keystr(path, simple=True, separator="/")
+        found = arrays.get(name)
+        if found is None or found.shape != leaf.shape:
+            raise ValueError(f"{name!r} should have shape {leaf.shape}, not {None if found is None else found.shape}")
+        restored.append(jax.numpy.asarray(found, leaf.dtype))
+    return jax.tree.unflatten(treedef, restored)
+
+
+def named_leaves(tree: Any) -> dict[str, np.ndarray]:
+    """Every leaf by its path: what a checkpoint stores."""
+    return {
+        jax.tree_util.keystr(path, simple=True, separator="/"): np.asarray(leaf)
+        for path, leaf in jax.tree.leaves_with_path(tree)
+    }

@@ -1,0 +1,89 @@
+"""What roles that are not the main one say about their work: through a Stream of fixed records, to whoever reports."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from shoal.core.ports import Slot
+from shoal.core.program import Episode
+from shoal.core.record import Field, Record
+
+
+@dataclass(frozen=True)
+class NewsFormat:
+    """The record of one piece of news: steps made, episodes ended, and one number a metric."""
+
+    metrics: tuple[str, ...]
+    episodes: int  # the most that one piece of news may hold: every step of an unroll could end one
+
+    @property
+    def record(self) -> Record:
+        return Record(
+            (
+                Field("steps", (1,), "int64"),
+                Field("clock", (2,), "float64"),  # when this work began and ended, on the monotonic clock
+                Field("ended", (1,), "int64"),  # episodes below that count
+                Field("returns", (self.episodes,), "float64"),
+                Field("lengths", (self.episodes,), "int64"),
+                Field("metrics", (len(self.metrics),), "float64"),
+            )
+        )
+
+    def write(
+        self, slot: Slot, steps: int, began: float, episodes: Iterable[Episode], metrics: Mapping[str, float]
+    ) -> None:
+        """Fill a claimed slot. A metric that is missing is NaN, and left out by the reader."""
+        ended = list(episodes)
+        slot["steps"][0] = steps
+        slot["clock"][...] = began, time.monotonic()
+        slot["ended"][0] = len(ended)
+        slot["returns"][: len(ended)] = [episode.ret for episode in ended]
+        slot["lengths"][: len(ended)] = [episode.length for episode in ended]
+        slot["metrics"][...] = [metrics.get(name, np.nan) for name in self.metrics]
+
+    def read(self, slot: Slot) -> News:
+        ended = int(slot["ended"][0])
+        pairs = zip(slot["returns"][:ended].tolist(), slot["lengths"][:ended].tolist(), strict=True)
+        numbers = zip(self.metrics, slot["metrics"].tolist(), strict=True)
+        return News(
+            steps=int(slot["steps"][0]),
+            began=float(slot["clock"][0]),
+            ended=float(slot["clock"][1]),
+            episodes=tuple(Episode(ret, length) for ret, length in pairs),
+            metrics={name: number for name, number in numbers if not np.isnan(number)},
+        )
+
+
+@dataclass(frozen=True)
+class News:
+    steps: int
+    began: float
+    ended: float
+    episodes: tuple[Episode, ...]
+    metrics: Mapping[str, float]
+
+
+def mean_metrics(news: Sequence[News]) -> dict[str, float]:
+    """The mean of each metric over those who know it; of names that end in `max` the largest."""
+    names = dict.fromkeys(name for one in news for name in one.metrics)
+    known = {name: [one.metrics[name] for one in news if name in one.metrics] for name in names}
+    return {name: over_all(name, numbers) for name, numbers in known.items()}
+
+
+def metric_name(name: str) -> str:
+    """What the algorithm calls `policy` is logged as `loss/policy`; a name with a place of its own keeps it."""
+    return name if "/" in name else f"loss/{name}"
+
+
+def is_maximum(name: str) -> bool:
+    """Whether the largest of several counts, not their mean."""
+    return name.endswith("max")
+
+
+def over_all(name: str, numbers: Sequence[float] | np.ndarray) -> float:
+    """What a metric comes to over several updates, minibatches or tellers."""
+    return float(np.max(numbers) if is_maximum(name) else np.mean(numbers))

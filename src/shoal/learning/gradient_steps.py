@@ -1,0 +1,188 @@
+"""Gradients one at a time, for those who send each of them elsewhere: what an update scans, as steps of a host loop."""
+
+from __future__ import annotations
+
+from functools import cache, partial
+from typing import Any, NamedTuple, Protocol
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from shoal.core.algorithm import Algorithm, LearnerState, Replay
+from shoal.core.blueprint import Blueprint
+from shoal.core.keys import LEARNING, key_data
+from shoal.core.program import Part, Snapshot
+from shoal.core.telemetry import metric_name
+from shoal.core.trajectory import Array, Trajectory
+from shoal.learning.replay_update import REPLAY, ReplayMemory, compiled_replay, is_saved, replay_of
+from shoal.learning.soundness import Watch, seen_in
+from shoal.ops.shuffle import shuffled
+
+
+class Gradient(NamedTuple):
+    vector: np.ndarray  # flat, in the order of the params
+    metrics: dict[str, float]
+    stop: bool  # neither this nor a further gradient of the unroll should be applied
+
+
+class GradientSteps(Protocol):
+    """What an unroll gives, minibatch by minibatch."""
+
+    def take(
+        self, state: LearnerState, acted: Any, trajectory: Trajectory, version: int, progress: float
+    ) -> tuple[LearnerState, int]:
+        """(state with new statistics, how many gradients are due)."""
+
+    def gradient(self, state: LearnerState, index: int) -> Gradient: ...
+
+    def snapshots(self) -> Snapshot:
+        """What its successor needs besides the state, by part."""
+
+
+class CompiledSteps(NamedTuple):
+    prepare: Any  # (state, acted, trajectory, key data, progress) -> (state, batch)
+    cut: Any  # (state, batch, key data, epoch, part) -> (flat gradient, metrics, stop)
+    drawn: Any  # (state, Drawn, key data) -> (flat gradient, metrics, errors)
+    settle: Any  # (state, params) -> state
+
+
+@cache
+def compiled_steps(algorithm: Algorithm) -> CompiledSteps:
+    """The same functions for equal algorithms."""
+
+    def prepare(state: LearnerState, acted: Any, trajectory: Trajectory, key: Array, progress: Array) -> Any:
+        state = state._replace(progress=jnp.asarray(progress, jnp.float32))
+        return algorithm.prepare(state, acted, trajectory, jax.random.wrap_key_data(key))
+
+    def drawn(state: LearnerState, minibatch: Any, key: Array) -> Any:
+        grads, feedback = algorithm.gradients(state, minibatch, jax.random.wrap_key_data(key))
+        return _flat(grads), feedback.metrics, feedback.td
+
+    cut = partial(_cut, algorithm)
+    return CompiledSteps(jax.jit(prepare), jax.jit(cut), jax.jit(drawn), jax.jit(algorithm.settle))
+
+
+def _flat(grads: Any) -> Array:
+    return jnp.concatenate([leaf.reshape(-1) for leaf in jax.tree.leaves(grads)])
+
+
+def _cut(algorithm: Algorithm, state: LearnerState, batch: Any, key: Array, epoch: Array, part: Array) -> Any:
+    """The gradient on minibatch `part` of epoch `epoch`."""
+    cut = algorithm.minibatches
+    t, b = batch.rows.valid.shape
+    samples = b if cut.by_column else t * b
+    rows = batch.rows if cut.by_column else jax.tree.map(lambda x: x.reshape(t * b, *x.shape[2:]), batch.rows)
+    columns = batch.columns if cut.by_column else {}
+    epoch_key = jax.random.fold_in(jax.random.wrap_key_data(key), epoch)
+    if cut.parts > 1:
+        size = samples // cut.parts
+        chosen = jax.lax.dynamic_slice_in_dim(shuffled(epoch_key, samples), part * size, size)
+        rows = jax.tree.map(lambda x: x[:, chosen] if cut.by_column else x[chosen], rows)
+        columns = jax.tree.map(lambda x: x[chosen], columns)
+    grads, feedback = algorithm.gradients(state, type(batch)(rows, columns), jax.random.fold_in(epoch_key, part))
+    return _flat(grads), feedback.metrics, feedback.stop
+
+
+class UnrollGradients:
+    """Each unroll once: epochs x minibatches."""
+
+    def __init__(self, blueprint: Blueprint) -> None:
+        self._seed, self._cut = blueprint.seed, blueprint.algorithm.minibatches
+        self._steps = compiled_steps(blueprint.algorithm)
+        self._batch: Any = None
+        self._key = key_data(0)
+
+    def take(
+        self, state: LearnerState, acted: Any, trajectory: Trajectory, version: int, progress: float
+    ) -> tuple[LearnerState, int]:
+        self._key = key_data(self._seed, LEARNING, version)
+        state, self._batch = self._steps.prepare(state, acted, trajectory, self._key, np.float32(progress))
+        return state, self._cut.epochs * self._cut.parts
+
+    def gradient(self, state: LearnerState, index: int) -> Gradient:
+        epoch, part = divmod(index, self._cut.parts)
+        vector, metrics, stop = self._steps.cut(state, self._batch, self._key, np.int32(epoch), np.int32(part))
+        return Gradient(np.asarray(vector), _named(metrics), bool(stop))
+
+    def snapshots(self) -> Snapshot:
+        return {}
+
+
+class ReplayGradients:
+    """Keeps the unroll, then as many gradients on what is kept as its steps have earned, in multiples of `together`."""
+
+    def __init__(self, blueprint: Blueprint, memory: ReplayMemory, watch: Watch, together: int = 1) -> None:
+        self._blueprint, self._seed, self._replay, self._memory = (
+            blueprint,
+            blueprint.seed,
+            replay_of(blueprint),
+            memory,
+        )
+        self._together = together
+        self._watch = watch
+        self._prepare = compiled_replay(blueprint.algorithm).prepare
+        self._steps = compiled_steps(blueprint.algorithm)
+        self._owed = 0  # environment steps x repeats whose gradients are still to come
+        self._batch: Any = None
+        self._version = 0
+        if REPLAY in blueprint.snapshots:
+            self._owed = int(blueprint.snapshots[REPLAY]["owed"][0])
+            memory.restore(blueprint.snapshots[REPLAY])
+
+    def take(
+        self, state: LearnerState, acted: Any, trajectory: Trajectory, version: int, progress: float
+    ) -> tuple[LearnerState, int]:
+        key = key_data(self._seed, LEARNING, version)
+        after, _, kept, fine = self._prepare(state, acted, [trajectory], key, np.float32(progress))
+        if not fine:  # statistics overflow: neither they nor the rows are kept
+            self._watch.bad(seen_in(self._blueprint.algorithm, state, {}, [trajectory]))
+            return state, 0
+        state = after
+        self._memory.insert(kept.rows, np.asarray(kept.valid))
+        if not self._memory.ready():
+            return state, 0
+        price = self._together * self._replay.every
+        calls, self._owed = divmod(self._owed + trajectory.reward.size * self._replay.repeats, price)
+        due = calls * self._together
+        if due:
+            self._batch, self._version = self._memory.sample(due, progress, version, 0), version
+        return state, due
+
+    def minibatches(self, first: int) -> tuple[Any, np.ndarray]:
+        """(what gradients `first` to `first + together` are made of, arrays [together, ...]; their key data)."""
+        # By NumPy: JAX would take longer to cut it out than to learn from it.
+        drawn = jax.tree.map(lambda x: np.asarray(x)[first : first + self._together], self._batch.drawn)
+        return drawn, key_data(self._seed, LEARNING, self._version, first)
+
+    def learnt(self, first: int, errors: Any) -> None:
+        """Gradients from `first` on are made: a prioritized replay needs their errors [count, batch]."""
+        if self._replay.kind == "prioritized":
+            self._memory.feedback(self._batch.indices[first : first + len(errors)], np.asarray(errors))
+
+    def named(self, metrics: Any) -> dict[str, float]:
+        return {**_named(metrics), "replay/rows": float(self._memory.size())}
+
+    def gradient(self, state: LearnerState, index: int) -> Gradient:
+        drawn = jax.tree.map(lambda x: np.asarray(x)[index], self._batch.drawn)
+        key = key_data(self._seed, LEARNING, self._version, index)
+        vector, metrics, errors = self._steps.drawn(state, drawn, key)
+        self.learnt(index, errors[None])
+        return Gradient(np.asarray(vector), self.named(metrics), False)
+
+    def snapshots(self) -> Snapshot:
+        if not is_saved(self._blueprint):
+            return {}
+        return {REPLAY: Part({"owed": np.array([self._owed]), **self._memory.snapshot()})}
+
+
+def _named(metrics: Any) -> dict[str, float]:
+    return {metric_name(name): float(value) for name, value in metrics.items()}
+
+
+def make_gradient_steps(blueprint: Blueprint, memory: ReplayMemory | None, watch: Watch) -> GradientSteps:
+    """By the kind of experience that the algorithm learns from."""
+    if isinstance(blueprint.algorithm.experience, Replay):
+        assert memory is not None
+        return ReplayGradients(blueprint, memory, watch)
+    return UnrollGradients(blueprint)

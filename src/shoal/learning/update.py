@@ -1,0 +1,72 @@
+"""What a trainer does with the unrolls of a round: learn from them as they come, or keep them and learn from what is kept."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import numpy as np
+
+from shoal.core.algorithm import ActorState, LearnerState, Replay
+from shoal.core.blueprint import Blueprint
+from shoal.core.keys import LEARNING, key_data
+from shoal.core.program import Snapshot
+from shoal.core.telemetry import metric_name
+from shoal.core.trajectory import Trajectory, as_trajectory
+from shoal.learning.compiled_update import compiled_update
+from shoal.learning.replay_update import ReplayMemory, ReplayUpdate
+from shoal.learning.soundness import SOUND, Watch, seen_in
+
+
+class Update(Protocol):
+    """From one version to the next."""
+
+    def compile(self, state: LearnerState, acted: Any, lanes: int) -> None:
+        """Compile ahead of the data, for unrolls of so many lanes."""
+
+    def __call__(
+        self, state: LearnerState, acted: Any, trajectories: Sequence[Trajectory], version: int, progress: float
+    ) -> tuple[LearnerState, ActorState, dict[str, float]]:
+        """(state, what acts next, metrics) after an unroll of every lane, which `acted` had acted.
+
+        An update that comes to something that is not finite is dropped: the state is the one from before it.
+        """
+
+    def snapshots(self) -> Snapshot:
+        """What its successor needs besides the state, by part."""
+
+
+class UnrollUpdate:
+    """Each unroll once: `prepare`, then epochs x minibatches, in one call."""
+
+    def __init__(self, blueprint: Blueprint, watch: Watch) -> None:
+        self._blueprint, self._watch = blueprint, watch
+        self._update = compiled_update(blueprint.algorithm)
+
+    def compile(self, state: LearnerState, acted: Any, lanes: int) -> None:
+        slot = as_trajectory(self._blueprint.record.empty())
+        self._update = self._update.lower(state, acted, [slot] * lanes, key_data(0), np.float32(0)).compile()
+
+    def __call__(
+        self, state: LearnerState, acted: Any, trajectories: Sequence[Trajectory], version: int, progress: float
+    ) -> tuple[LearnerState, ActorState, dict[str, float]]:
+        key = key_data(self._blueprint.seed, LEARNING, version)
+        after, actor, found = self._update(state, acted, trajectories, key, np.float32(progress))
+        verdict = bool(found.pop(SOUND))
+        metrics = {metric_name(name): float(value) for name, value in found.items()}
+        if verdict:
+            self._watch.good()
+            return after, actor, metrics
+        algorithm = self._blueprint.algorithm
+        self._watch.bad(seen_in(algorithm, state, metrics, trajectories))
+        return state, algorithm.actor_state(state), metrics
+
+    def snapshots(self) -> Snapshot:
+        return {}
+
+
+def make_update(blueprint: Blueprint, watch: Watch, memory: ReplayMemory | None = None) -> Update:
+    """By the kind of experience that the algorithm learns from; `memory` is a replay that is there already."""
+    if isinstance(blueprint.algorithm.experience, Replay):
+        return ReplayUpdate(blueprint, watch, memory)
+    return UnrollUpdate(blueprint, watch)

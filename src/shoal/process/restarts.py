@@ -1,0 +1,82 @@
+"""A run whose main process may be killed: a parent that does nothing else begins it again from its last checkpoint."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from shoal.process.lifetime import killed_with_parent
+
+Begun = Callable[[Path], None]  # the main process says where there is a checkpoint to go on from
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+def restarted(times: int, run: Callable[[Path | None, Begun], int]) -> int:
+    """The exit code of `run(folder, begun)` in a process of its own; `folder` is None at first, then the one to go on with.
+
+    To be called before anything heavy is imported and any thread is started: the parent stays as small as it is then.
+    """
+    folder: Path | None = None
+    for left in range(times, -1, -1):
+        heard, told = os.pipe()
+        parent, child = os.getpid(), os.fork()
+        if child == 0:
+            os.close(heard)
+            killed_with_parent()
+            if os.getppid() != parent:  # it was killed before that was said
+                os._exit(1)
+            os.setpgid(0, 0)  # a terminal's Ctrl-C is heard once, by the parent, which hands it on
+
+            def begun(path: Path, told: int = told) -> None:
+                os.write(told, os.fsencode(path.resolve()))
+                os.close(told)
+
+            return run(folder, begun)
+        os.close(told)
+        status, stopped = _wait(child)
+        with open(heard, "rb") as pipe:
+            folder = Path(os.fsdecode(said)) if (said := pipe.read()) else folder
+        code = os.waitstatus_to_exitcode(status)
+        if code >= 0:
+            return code
+        cause = f"the main process was ended by {signal.Signals(-code).name}"
+        if stopped or folder is None or left == 0:
+            hint = "" if folder is None else f"; shoal train --resume {folder} goes on"
+            _say(f"shoal: {cause}{hint}")
+            return 1
+        _log(folder, cause)
+        _say(f"{cause}: going on from the last checkpoint in {folder} ({times - left + 1} of {times} restarts)")
+    raise AssertionError("the last round returns")
+
+
+def _wait(child: int) -> tuple[int, bool]:
+    """How it ended, and whether it had been asked to; requests to stop are handed on."""
+    asked: list[int] = []
+
+    def hand_on(number: int, frame: FrameType | None) -> None:
+        asked.append(number)
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(child, number)
+
+    previous: dict[signal.Signals, Any] = {number: signal.signal(number, hand_on) for number in _SIGNALS}
+    try:
+        return os.waitpid(child, 0)[1], bool(asked)
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)
+
+
+def _log(folder: Path, cause: str) -> None:
+    with contextlib.suppress(OSError), (folder / "faults.log").open("a") as file:
+        file.write(f"{time.strftime('%F %T')} main main_died\n{cause}\n\n")
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)

@@ -1,0 +1,253 @@
+"""Actors and a learner apart: nobody waits for anybody, except where a queue is full or empty.
+
+An actor acts by the newest weights that it finds, unroll by unroll. A learner takes so many unrolls, from whichever lanes have
+some, and publishes what it learnt. What the actors did (steps, episodes) reaches the main role by a stream of news,
+so that nothing is left out that a window replaced or a full queue refused.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass, replace
+from itertools import count
+from typing import Any
+
+import jax
+import numpy as np
+
+from shoal.acting.collector import Collector
+from shoal.acting.episodes import EpisodeTracker
+from shoal.core.blueprint import Blueprint
+from shoal.core.keys import going_on
+from shoal.core.ports import NOT_YET, Board, Op, Slot, Stream
+from shoal.core.program import Context, Episode, Part, Ports, Report, Snapshot, Steps
+from shoal.core.telemetry import News, NewsFormat
+from shoal.core.weights import to_vector
+from shoal.learning.intake import BatchSource, Intake
+from shoal.roles.learner import Trainer
+
+FOREVER = 2**62  # a version that never comes
+
+
+@dataclass(frozen=True, kw_only=True)
+class ActorPolicy:
+    """How an actor is bound to the learners."""
+
+    port: str  # the stream that it fills
+    lane: int
+    lockstep: bool = False  # wait for version n before unroll n+1
+    delay: int = 0  # act by weights that are so many versions older than the newest
+    refuses: bool = False  # a full queue refuses the unroll, which is then lost, and the actor goes on
+    yields: bool = False  # never has to wait, so that it must let others run where all share one thread
+    last: int = 0  # unrolls after which it ends; 0 is never
+
+
+def news_format(blueprint: Blueprint) -> NewsFormat:
+    """What an actor says after an unroll; `last` when it has ended and nothing follows."""
+    return NewsFormat(metrics=("queue/refused", "last"), episodes=blueprint.unroll * blueprint.envs)
+
+
+class AsyncActor:
+    """Takes the newest weights, fills a slot, pushes it, and so on for ever."""
+
+    def __init__(self, blueprint: Blueprint, index: int, policy: ActorPolicy, ports: Ports, context: Context) -> None:
+        self._blueprint, self._index, self._policy = blueprint, index, policy
+        self._board: Board = ports["weights"]
+        self._stream: Any = ports[policy.port]
+        self._news: Stream = ports["news"]
+        self._format = news_format(blueprint)
+        # Out of step, actors may have made more unrolls than there are versions.
+        again = () if policy.lockstep else going_on(blueprint.start)
+        self._collector = Collector(blueprint, index, context, again)
+        self._tracker = EpisodeTracker(blueprint.envs)
+        if (name := f"told-{index}") in blueprint.snapshots:
+            self._tracker.restore(blueprint.snapshots[name])
+        self._own = blueprint.record.empty() if policy.refuses else None
+        self._untold: News | None = None
+
+    def run(self) -> Steps:
+        blueprint, free, lane = self._blueprint, self._policy, self._policy.lane
+        for unroll in count(blueprint.start + self._stream.pushed(lane)):
+            if free.last and unroll - blueprint.start >= free.last:
+                break
+            # Room first, then weights: they are the newest when the unroll begins, however long a full queue made it wait.
+            slot = self._own if self._own is not None else (yield from self._stream.claim(lane))
+            version, vector = yield from self._weights(unroll)
+            self._collector.collect(jax.device_put(blueprint.layout.tree(vector)), version, unroll, slot)
+            ended = self._tracker.take(slot["reward"], slot["boundary"], slot["valid"], slot["first"])
+            episodes, began = tuple(ended), float(slot["clock"][0])
+            self._tell(began, episodes, self._push(slot))
+            if free.yields:
+                yield from turn()
+        # First of all, so that no learner waits for this lane while it waits for room for its last words.
+        self._stream.finish(lane)
+        while self._untold is not None:
+            self._untold = self._say((yield from self._news.claim(self._index)), self._untold)
+        self._format.write((yield from self._news.claim(self._index)), 0, time.monotonic(), (), {"last": 1.0})
+        self._news.push(self._index)
+        yield from self._board.read(FOREVER)
+
+    def _weights(self, unroll: int) -> Generator[Op[Any], Any, tuple[int, np.ndarray]]:
+        """(version, vector) to act by."""
+        board, free, start = self._board, self._policy, self._blueprint.start
+        if free.lockstep:
+            return unroll, (yield from board.read(unroll))
+        while True:
+            newest, vector = board.latest()
+            wanted = max(start, newest - free.delay)
+            if newest == wanted:
+                return newest, vector
+            try:
+                vector = yield from board.read(wanted)
+            except LookupError:  # overtaken between the two looks
+                continue
+            if newest >= 0:
+                return wanted, vector
+
+    def _push(self, slot: Slot) -> int:
+        """Hand the unroll over; 1 if there was no room for it."""
+        lane = self._policy.lane
+        if self._own is not None:
+            room: Any = self._stream.claim(lane).attempt()
+            if room is NOT_YET:
+                return 1
+            for name, array in slot.items():
+                room[name][...] = array
+        self._stream.push(lane)
+        return 0
+
+    def _tell(self, began: float, episodes: tuple[Episode, ...], refused: int) -> None:
+        """Say what was done, if there is room to say it; else it waits for the next time, since nobody waits for news."""
+        steps, before = self._blueprint.unroll * self._blueprint.envs, self._untold
+        if before is not None:
+            steps, began, episodes = before.steps + steps, before.began, before.episodes + episodes
+            refused += int(before.metrics["queue/refused"])
+        untold: News | None = News(steps, began, began, episodes, {"queue/refused": float(refused)})
+        while untold is not None and (slot := self._news.claim(self._index).now()) is not None:
+            untold = self._say(slot, untold)
+        self._untold = untold
+
+    def _say(self, slot: Slot, news: News) -> News | None:
+        """As much of it as fits into a slot; the rest, which is still untold."""
+        most = self._format.episodes
+        self._format.write(slot, news.steps, news.began, news.episodes[:most], news.metrics)
+        self._news.push(self._index)
+        rest = news.episodes[most:]
+        return News(0, news.began, news.began, rest, {"queue/refused": 0.0}) if rest else None
+
+    def snapshots(self) -> Snapshot:
+        """Only in lockstep is an actor between two unrolls when the main role is between two updates."""
+        if not self._policy.lockstep:
+            return {}
+        return {
+            f"actor-{self._index}": Part(self._collector.snapshot()),
+            f"told-{self._index}": Part(self._tracker.snapshot()),
+        }
+
+    def close(self) -> None:
+        self._collector.close()
+
+
+def turn() -> Op[None]:
+    """Let others run: answers when it is asked again."""
+    asked: list[bool] = []
+
+    def attempt() -> Any:
+        asked.append(True)
+        return NOT_YET if len(asked) == 1 else None
+
+    return Op(attempt, lambda seconds: None, "a turn")
+
+
+class ActorNews:
+    """What the actors have said: steps and refusals so far, episodes since the last report."""
+
+    def __init__(self, blueprint: Blueprint, ports: Ports) -> None:
+        self._news: Stream = ports["news"]
+        self._format = news_format(blueprint)
+        self._lanes = range(blueprint.actors)
+        self.steps = 0
+        self.refused = 0
+        self._ended: set[int] = set()  # lanes of actors that have said their last word
+
+    def listen(self) -> tuple[Episode, ...]:
+        """The episodes that ended since the last call. Never waits."""
+        episodes: list[Episode] = []
+        while (got := self._news.take_any(self._lanes).now()) is not None:
+            episodes += self._hear(*got)
+        return tuple(episodes)
+
+    def rest(self) -> Generator[Op[Any], Any, tuple[Episode, ...]]:
+        """The same once all actors have ended: their last words are waited for."""
+        episodes = list(self.listen())
+        while len(self._ended) < len(self._lanes):
+            episodes += self._hear(*(yield from self._news.take_any(self._lanes)))
+        return tuple(episodes)
+
+    def _hear(self, lane: int, slot: Slot) -> tuple[Episode, ...]:
+        news = self._format.read(slot)
+        self._news.release(lane)
+        self.steps += news.steps
+        self.refused += int(news.metrics.get("queue/refused", 0))
+        if "last" in news.metrics:
+            self._ended.add(lane)
+        return news.episodes
+
+
+class AsyncLearner:
+    """The only learner: takes a batch from whoever has something, updates, publishes, and so on for ever."""
+
+    def __init__(
+        self, blueprint: Blueprint, source: BatchSource, lockstep: bool, ports: Ports, context: Context
+    ) -> None:
+        self._blueprint, self._source, self._lockstep = blueprint, source, lockstep
+        self._board: Board = ports["weights"]
+        self._intake = Intake(blueprint, 0, source, ports)
+        self._told = ActorNews(blueprint, ports)
+        self.trainer = Trainer(blueprint, context)
+
+    def run(self) -> Steps:
+        trainer, intake, told = self.trainer, self._intake, self._told
+        trainer.compile(trainer.actor if self._lockstep else None)
+        self._board.publish(trainer.version, to_vector(trainer.actor))
+        steps, last = 0, None
+        while True:
+            asked = time.monotonic()
+            slots = yield from intake.batch(trainer.version)
+            if slots is None:
+                episodes = yield from told.rest()
+                steps = told.steps if self._source.lossy else intake.steps
+                if last is not None and (episodes or steps != last.env_steps):
+                    yield last_report(last, steps, episodes)
+                return
+            waited = time.monotonic() - asked
+            report = trainer.learn(slots, trainer.actor if self._lockstep else None, waited, steps)
+            published = time.monotonic()
+            # Published before the slots are free: an actor that waited for room finds what its unroll led to.
+            self._board.publish(trainer.version, to_vector(trainer.actor))
+            broadcast = time.monotonic() - published
+            intake.release()
+            episodes = told.listen()
+            steps = told.steps if self._source.lossy else intake.steps
+            counts = {**intake.metrics(), "queue/refused": float(told.refused), "time/broadcast": broadcast}
+            metrics = {**report.metrics, **counts}
+            last = replace(report, episodes=episodes, env_steps=steps, metrics=metrics)
+            yield last
+
+    def snapshots(self) -> Snapshot:
+        return self.trainer.snapshots()
+
+    def close(self) -> None:
+        return None
+
+
+def last_report(before: Report, steps: int, episodes: tuple[Episode, ...]) -> Report:
+    """What is left to say when all actors have ended and the last of their unrolls made no update."""
+    metrics = {name: value for name, value in before.metrics.items() if not name.startswith("time/")}
+    return replace(before, env_steps=steps, episodes=episodes, metrics=metrics, lags={})
+
+
+def lags_of(slots: Sequence[Slot], version: int) -> np.ndarray:
+    """[rows] how many versions old the weights were that acted on each."""
+    return version - np.concatenate([slot["version"].ravel() for slot in slots])

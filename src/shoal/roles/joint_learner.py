@@ -1,0 +1,248 @@
+"""Several learners as one: each takes its own unrolls, all hold the same weights, the first publishes and reports.
+
+They meet in a Group. Before each update they agree whether all have data; whoever finds none anywhere ends training for all.
+When a learner dies, its successor breaks the group: all leave what they were doing, meet, and go on from the state and the
+totals that the first had published last.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Generator
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from shoal.core.algorithm import LearnerState
+from shoal.core.blueprint import Blueprint
+from shoal.core.ports import Board, Group, GroupBroken, Op
+from shoal.core.program import Context, Episode, Ports, Report, Snapshot, Steps
+from shoal.core.telemetry import is_maximum
+from shoal.core.trajectory import as_trajectory
+from shoal.core.weights import to_vector
+from shoal.learning.intake import BatchSource, Intake
+from shoal.learning.joint_update import JointUpdate, Together
+from shoal.learning.soundness import Watch
+from shoal.roles.async_actor_learner import FOREVER, ActorNews, lags_of, last_report
+
+LAGS = 64  # versions that the histogram of lags tells apart; the last one is all that are older
+COUNTS = ("unrolls", "dropped", "helped", "told")  # summed over learners; told: steps, which the first alone hears of
+
+
+class JointLearner:
+    """Learner number `index`; number 0 is the main role."""
+
+    def __init__(
+        self,
+        blueprint: Blueprint,
+        index: int,
+        source: BatchSource,
+        together: Together,
+        lockstep: bool,
+        ports: Ports,
+        context: Context,
+    ) -> None:
+        self._blueprint, self._index, self._lockstep, self._source = blueprint, index, lockstep, source
+        self._context = context
+        self._board: Board = ports["weights"]
+        self._states: Board = ports["states"]
+        self._agreed: Board = ports["totals"]
+        self._group: Group = ports["learners"]
+        self._intake = Intake(blueprint, index, source, ports)
+        self._update = JointUpdate(blueprint, index, together, self._group, Watch(context))
+        self._told = ActorNews(blueprint, ports) if index == 0 else None
+        self.version = blueprint.start
+        self.state = blueprint.initial_state()
+        self._names: tuple[str, ...] = ()  # of the metrics, in the order of the vector that carries them
+        self._began_at = 0.0
+        self._last: Report | None = None
+        self._totals = np.zeros(len(COUNTS))  # over all learners and all updates
+        self._rounds = 0  # that the totals hold
+        # What the totals of the last rounds have of this learner: a broken round is counted by the next.
+        self._counted = {0: np.zeros(len(COUNTS))}
+
+    def run(self) -> Steps:
+        acted = self._acted()
+        self._update.compile(self.state, acted)
+        if self._index == 0:
+            self._publish()
+            self._agreed.publish(0, self._totals.view(np.float32))
+        yield from self._meet()
+        while True:
+            try:
+                report = yield from self._round()
+            except GroupBroken:
+                self._intake.drop()
+                yield from self._meet()
+                continue
+            if report is None:
+                yield from self._end()
+                return
+            if self._index == 0:
+                self._last = report
+                yield report
+
+    def _end(self) -> Steps:
+        """There is nothing left to learn from. The first hears the actors' last words; the others wait until it has ended all."""
+        if self._told is None:
+            yield from self._board.read(FOREVER)
+            return
+        before = self._told.steps
+        episodes = yield from self._told.rest()
+        more = self._told.steps - before if self._source.lossy else 0
+        if self._last is not None and (episodes or more):
+            yield last_report(self._last, self._last.env_steps + more, episodes)
+
+    def _acted(self) -> Any:
+        """What acted on the next batch, where that is known: in lockstep it is the newest."""
+        return self._blueprint.algorithm.actor_state(self.state) if self._lockstep else None
+
+    def _publish(self) -> None:
+        self._states.publish(self.version, pack(self.state))
+        self._board.publish(self.version, to_vector(self._blueprint.algorithm.actor_state(self.state)))
+
+    def _meet(self) -> Generator[Op[Any], Any, None]:
+        """Wait for all, then take what the first published last; the next comes only after all have it."""
+        while True:
+            try:
+                yield from self._group.mean(self._index, np.zeros(1, np.float32))
+                break
+            except GroupBroken:  # one more came anew meanwhile
+                continue
+        self.version, vector = self._states.latest()
+        self.state = unpack(vector, self.state)
+        # A learner may have left the last round of counts that the first was still in, or the other way round.
+        self._rounds, totals = self._agreed.latest()
+        self._totals = totals.view(np.float64).copy()
+
+    def _round(self) -> Generator[Op[Any], Any, Report | None]:
+        """One common update; None when there is nothing left to learn from."""
+        blueprint, intake, group, now = self._blueprint, self._intake, self._group, time.monotonic
+        asked = now()
+        slots = yield from intake.batch(self.version)
+        waited = now() - asked
+        all_have = yield from group.mean(self._index, np.array([slots is not None], np.float32))
+        if all_have[0] < 1 or slots is None:
+            intake.drop()
+            return None
+        self._context.beat()
+        began = now()
+        self._began_at = self._began_at or min(float(slot["clock"][0]) for slot in slots)
+        progress = blueprint.progress(self.version, self._steps())
+        state, metrics = yield from self._update(
+            self.state, self._acted(), [as_trajectory(slot) for slot in slots], self.version, progress
+        )
+        lags = np.bincount(np.clip(lags_of(slots, self.version), 0, LAGS - 1), minlength=LAGS)
+        metrics |= {
+            "time/collect": float(np.mean([slot["clock"][1] - slot["clock"][0] for slot in slots])),
+            "time/learn": now() - began,
+            "time/wait": waited,
+            **intake.metrics(),
+        }
+        self.state, self.version = state, self.version + 1
+        published = now()
+        if self._index == 0:
+            self._publish()
+        broadcast = now() - published
+        episodes = self._told.listen() if self._told is not None else ()
+        heard = self._told.steps if self._told is not None else 0
+        so_far = np.array([intake.taken, intake.dropped, intake.helped, heard], np.float64)
+        counts = so_far - self._counted.get(self._rounds, 0.0)  # a successor has been counted nowhere
+        self._counted = {self._rounds: so_far - counts, self._rounds + 1: so_far}
+        # After the first has published: whoever leaves this round may free slots, and actors find the newest weights.
+        joint = yield from self._reduced(metrics, lags, counts.tolist())
+        self._rounds += 1
+        if self._index == 0:
+            self._agreed.publish(self._rounds, self._totals.view(np.float32))
+        intake.release()
+        return self._report({**joint, "time/broadcast": broadcast}, episodes)
+
+    def _reduced(
+        self, metrics: dict[str, float], lags: np.ndarray, counts: list[float]
+    ) -> Generator[Op[Any], Any, dict[str, float]]:
+        """The means of all learners' metrics, of maxima the largest; lags and counts are added up into what this learner holds."""
+        self._names = self._names or tuple(sorted(metrics))
+        learners, largest = self._blueprint.learners, [name for name in self._names if is_maximum(name)]
+        maxima = np.zeros((learners, len(largest)))  # a row each, so that the sum holds everybody's
+        maxima[self._index] = [metrics[name] for name in largest]
+        mine = [*(metrics[name] for name in self._names), *maxima.ravel(), *counts, *lags.tolist()]
+        mean = yield from self._group.mean(self._index, np.array(mine, np.float32))
+        numbers, rest = mean[: len(self._names)], mean[len(self._names) :] * np.float32(learners)
+        rows, rest = rest[: maxima.size].reshape(maxima.shape), rest[maxima.size :]
+        self._totals = self._totals + np.rint(rest[: len(COUNTS)])
+        self._lags = np.rint(rest[len(COUNTS) :]).astype(int)
+        found = dict(zip(self._names, numbers.tolist(), strict=True))
+        return found | dict(zip(largest, rows.max(axis=0).tolist(), strict=True))
+
+    def _steps(self) -> int:
+        """Environment steps so far; all learners know the same number."""
+        unrolls, told = (int(self._totals[COUNTS.index(name)]) for name in ("unrolls", "told"))
+        return told if self._source.lossy else unrolls * self._blueprint.unroll * self._blueprint.envs
+
+    def _report(self, metrics: dict[str, float], episodes: tuple[Episode, ...]) -> Report:
+        lags, totals = self._lags, dict(zip(COUNTS, self._totals.tolist(), strict=True))
+        seen = np.flatnonzero(lags)
+        metrics |= {
+            "lag/versions": float(lags @ np.arange(LAGS) / max(1, lags.sum())),
+            "lag/max": float(seen.max(initial=0)),
+            "lag/dropped": totals["dropped"],
+        }
+        if self._told is not None:
+            metrics["queue/refused"] = float(self._told.refused)
+        if self._source.ends:
+            metrics["queue/helped"] = totals["helped"]
+        return Report(
+            version=self.version,
+            env_steps=self._steps(),
+            began_at=self._began_at,
+            ended_at=time.monotonic(),
+            episodes=episodes,
+            metrics=metrics,
+            state=self.state,
+            lags={int(lag): int(lags[lag]) for lag in seen},
+        )
+
+    def snapshots(self) -> Snapshot:
+        return {}
+
+    def close(self) -> None:
+        return None
+
+
+TOTALS_SIZE = 2 * len(COUNTS)  # words of four bytes: the totals cross bit for bit
+
+
+def state_size(blueprint: Blueprint) -> int:
+    """Of the vector that `pack` makes, in numbers of four bytes."""
+    state = blueprint.initial_state()
+    return sum(_words(leaf) for leaf in jax.tree.leaves(state))
+
+
+def pack(state: LearnerState) -> np.ndarray:
+    """All leaves, bit for bit, as a vector that a Board carries."""
+    vector = np.zeros(sum(_words(leaf) for leaf in jax.tree.leaves(state)), np.float32)
+    raw, at = vector.view(np.uint8), 0
+    for leaf in jax.tree.leaves(state):
+        data = np.ascontiguousarray(leaf).reshape(-1).view(np.uint8)
+        raw[at : at + data.size] = data
+        at += 4 * _words(leaf)
+    return vector
+
+
+def unpack(vector: np.ndarray, like: LearnerState) -> LearnerState:
+    """What `pack` had packed, in the shape of `like`."""
+    leaves, treedef = jax.tree.flatten(like)
+    raw, at, found = np.ascontiguousarray(vector).view(np.uint8), 0, []
+    for leaf in leaves:
+        dtype, size = np.dtype(leaf.dtype), int(np.prod(leaf.shape))
+        data = raw[at : at + size * dtype.itemsize]
+        found.append(jnp.asarray(data.view(dtype).reshape(leaf.shape).copy()))
+        at += 4 * _words(leaf)
+    state: LearnerState = jax.tree.unflatten(treedef, found)
+    return state
+
+
+def _words(leaf: Any) -> int:
+    return -(-int(np.prod(leaf.shape)) * int(np.dtype(leaf.dtype).itemsize) // 4)

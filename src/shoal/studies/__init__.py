@@ -1,0 +1,7 @@
+"""Many runs, and what they came to: grids of trainings, comparisons, experiments about horizons.
+
+Here live `grid` (every combination of settings that fits), `compare` (runs a grid, each training in a process of its own),
+`horizons` (GA3C's t_max and gamma, with `estimators` for the bias of n-step returns), `measured` (what runs came to, as rows of a
+table) and `statistics` (IQM with confidence intervals). May import: `launch` and below; SciPy. To add one: a runner is a
+function and a line in its module's `RUNNERS`. Looking for figures and pages? `observe`. For one run? `launch`.
+"""

@@ -1,0 +1,111 @@
+"""Runs a grid of trainings one after another, each in a process of its own, and puts what they came to side by side.
+
+A run that is there already, finished and with the same settings, is not run again: that is how an interrupted comparison goes
+on. An interrupted run itself begins anew, so that its times are those of one piece.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from shoal.core.config import build
+from shoal.core.errors import BadInput, RunFailed
+from shoal.process.commands import run_command
+from shoal.run.folder import read_json
+from shoal.studies.grid import GridConfig, Skipped, Way, ways_of, word
+from shoal.studies.measured import Values, figures, measure, rows_of
+
+Tell = Callable[[int, int, str], None]  # runs done, runs in all, what comes next
+Say = Callable[[str], None]
+
+_QUIET = {"eval_episodes": 0, "sinks": "jsonl", "checkpoint_every": 1e9}  # unless the grid says otherwise
+
+
+def grid(size: Mapping[str, Any], folder: Path, tell: Tell) -> dict[str, Any]:
+    """A grid as an experiment of `shoal reproduce`."""
+    return compare(build(GridConfig, size), folder, tell)
+
+
+def compare(config: GridConfig, folder: Path, tell: Tell, say: Say = lambda line: None) -> dict[str, Any]:
+    """Run what is not there yet into folders below `folder`: rows, figures and notes, ready for `observe.comparison`."""
+    ways, skipped = ways_of(config)
+    for one in skipped:
+        say(f"skipped {one.way}: {one.reason}")
+    found: dict[str, list[Values]] = {way.keys["way"]: [] for way in ways}
+    refused: dict[str, str] = {}
+    failed: list[str] = []
+    total, done = len(ways) * config.seeds, 0
+    # Seeds outside: after the first round every combination has a run, and a machine that slows down does so for all.
+    for seed in range(config.seeds):
+        for way in ways:
+            name = way.keys["way"]
+            tell(done, total, f"{name}, seed {seed}")
+            done += 1
+            if name in refused:
+                continue
+            try:
+                found[name].append(measure(_run(config.env, way, seed, folder), config.until_return))
+            except BadInput as error:
+                refused[name] = str(error)
+                say(f"skipped {name}: {error}")
+            except RunFailed as error:
+                failed.append(f"{name}, seed {seed}: {error}")
+                say(f"failed {failed[-1]}")
+            else:
+                say(_line(name, seed, found[name][-1]))
+    skipped += [Skipped(name, reason) for name, reason in refused.items()]
+    measured = [way for way in ways if found[way.keys["way"]]]
+    if not measured:
+        raise RunFailed(f"no run came to an end: {(failed or [f'{s.way}: {s.reason}' for s in skipped])[0]}")
+    rows = rows_of(measured, found)
+    notes = [f"skipped {one.way}: {one.reason}" for one in skipped] + [f"failed {line}" for line in failed]
+    return {"rows": rows, "figures": figures(rows, config.until_return), "notes": notes + _remarks(config, rows)}
+
+
+def _run(env: str, way: Way, seed: int, folder: Path) -> Path:
+    """The folder of a finished run: as it was found, or after training."""
+    out = folder / way.folder(seed)
+    if _finished(out):
+        return out
+    shutil.rmtree(out, ignore_errors=True)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    settings = {**_QUIET, **way.settings, "seed": seed}
+    flags = [part for name, value in settings.items() for part in (f"--{name.replace('_', '-')}", word(value))]
+    done = run_command(["train", env, "--out", str(out), "--quiet", "--no-report", *flags])
+    if done.code == BadInput.exit_code:
+        raise BadInput(done.reason)
+    if done.code:
+        raise RunFailed(done.reason)
+    if not _finished(out):
+        raise KeyboardInterrupt  # it was stopped, and so are we
+    return out
+
+
+def _finished(out: Path) -> bool:
+    return (out / "summary.json").is_file() and not read_json(out / "summary.json")["stopped"]
+
+
+def _line(name: str, seed: int, values: Values) -> str:
+    what = {"yes": "solved", "no": "not solved"}.get(values.get("solved", ""), "trained")
+    parts = [f"{values['episodes']:,} episodes"] if "episodes" in values else []
+    parts += [f"{values['seconds']:.1f} s"] if "seconds" in values else []
+    parts += [f"{values['steps_per_s']:,.0f} steps/s"] if "steps_per_s" in values else []
+    return f"{name}, seed {seed}: {what}" + (f", {', '.join(parts)}" if parts else "")
+
+
+def _remarks(config: GridConfig, rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """What a reader must know to read the table."""
+    if config.until_return is None:
+        return ["no --until-return: every run spent its budget, so times compare equal work and not equal results"]
+    lines = [f"the goal: a mean of {config.until_return:g} over the last 100 training episodes"]
+    if any("no" in row["values"].get("solved", ()) for row in rows):
+        lines.append(
+            "episodes, env steps and seconds are means over the runs that reached the goal; `solved` counts them"
+        )
+    return lines
+
+
+RUNNERS: dict[str, Callable[[Mapping[str, Any], Path, Tell], dict[str, Any]]] = {"grid": grid}

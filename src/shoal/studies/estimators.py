@@ -1,0 +1,112 @@
+"""What n-step returns say of a trained policy: their bias and spread against returns to the end of the episode."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from shoal.acting.player import Policy
+from shoal.experiment import resolve
+from shoal.launch.compose import make_algorithm
+from shoal.launch.saved import state_of, under
+from shoal.run.checkpoints import Checkpoints
+from shoal.run.folder import RunFolder
+
+
+class Estimate(NamedTuple):
+    bias: float  # of the n-step return of the first state, against the mean return to the end
+    spread: float  # its standard deviation over episodes that begin in the same state
+
+
+class Played(NamedTuple):
+    """Episodes from their first states, `each` from the same one after another: rewards, values of all states that followed,
+    whether the end was an end."""
+
+    rewards: list[np.ndarray]  # [T] each
+    values: list[np.ndarray]  # [T + 1] each
+    terminated: list[bool]
+    each: int
+
+
+def estimates(run: Path, lengths: Sequence[int], states: int, each: int, seed: int = 0) -> dict[int, Estimate]:
+    """Of n-step returns for each n in `lengths`, by the policy and the values of a run, actions sampled."""
+    played, gamma = play_with_values(run, states, each, seed)
+    return compare_returns(played, gamma, lengths)
+
+
+def compare_returns(played: Played, gamma: float, lengths: Sequence[int]) -> dict[int, Estimate]:
+    """n-step returns of the first state beside those to the end: `sum_k gamma^k r_k + gamma^n V(s_n)`."""
+    whole = np.array(
+        [
+            n_step(r, v, ended, gamma, len(r))
+            for r, v, ended in zip(played.rewards, played.values, played.terminated, strict=True)
+        ]
+    )
+    found = {}
+    for n in lengths:
+        short = np.array(
+            [
+                n_step(r, v, ended, gamma, n)
+                for r, v, ended in zip(played.rewards, played.values, played.terminated, strict=True)
+            ]
+        )
+        within = short.reshape(-1, played.each).var(
+            axis=1, ddof=1
+        )  # states differ too, which is no error of an estimator
+        found[n] = Estimate(float(short.mean() - whole.mean()), float(np.sqrt(within.mean())))
+    return found
+
+
+def n_step(rewards: np.ndarray, values: np.ndarray, terminated: bool, gamma: float, n: int) -> float:
+    """Of the first state. An episode that is over before has no value behind its end, unless it was cut."""
+    n = min(n, len(rewards))
+    ended = terminated and n == len(rewards)
+    powers = gamma ** np.arange(n + 1)
+    return float(rewards[:n] @ powers[:n] + (0.0 if ended else powers[n] * values[n]))
+
+
+def play_with_values(run: Path, states: int, each: int, seed: int) -> tuple[Played, float]:
+    """Episodes side by side in the run's own environment, `each` from the same state, and the run's gamma. Rewards are
+    scaled as in training."""
+    folder = RunFolder.open(run)
+    stored = folder.read_config()
+    named = stored.pop("env")
+    plan = resolve(named, {k: v for k, v in stored.items() if k not in ("machine", "spec")})
+    algorithm: Any = make_algorithm(plan)
+    state = state_of(algorithm, under(Checkpoints(folder.checkpoints).load("last").arrays, "state/"))
+    actor = algorithm.actor_state(state)
+    episodes = states * each
+    policy = Policy(algorithm, actor, episodes, sample=True, seed=seed)
+    envs = [plan.source.single() for _ in range(episodes)]
+    try:
+        obs = np.stack([np.asarray(env.reset(seed * 100_003 + i // each)) for i, env in enumerate(envs)])
+        first, running = np.ones(episodes, bool), np.ones(episodes, bool)
+        rewards: list[list[float]] = [[] for _ in envs]
+        seen = [[row.copy()] for row in obs]
+        terminated = [False] * episodes
+        while running.any():
+            actions = policy(obs, first)
+            first[:] = False
+            for i in np.flatnonzero(running):
+                obs[i], reward, terminated[i], truncated = envs[i].step(actions[i])
+                learnt = float(np.sign(reward)) if plan.algo.reward_clip == "sign" else reward
+                rewards[i].append(learnt * plan.algo.reward_scale)
+                seen[i].append(obs[i].copy())
+                running[i] = not (terminated[i] or truncated)
+    finally:
+        for env in envs:
+            env.close()
+    values = [_values(algorithm, state, actor, np.stack(states)) for states in seen]
+    return Played([np.array(r) for r in rewards], values, terminated, each), float(plan.algo.gamma)
+
+
+def _values(algorithm: Any, state: Any, actor: Any, states: np.ndarray) -> np.ndarray:
+    """V of each state [T + 1], padded to a few lengths so that few are compiled."""
+    size = 1 << (len(states) - 1).bit_length()
+    padded = np.concatenate([states, np.repeat(states[-1:], size - len(states), 0)])[:, None]
+    first = np.zeros((size, 1), bool)
+    value = algorithm.net.value(state.params, algorithm.seen(actor, padded), algorithm.initial_carry(1), first)
+    return np.asarray(value)[: len(states), 0]
