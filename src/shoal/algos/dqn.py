@@ -281,3 +281,7 @@ class DQN:
 
         target = jax.tree.map(follow, state.extra["target"], params)
         return state._replace(params=params, step=step, extra={**state.extra, "target": target})
+
+    def adopt(self, state: LearnerState, params: Params) -> LearnerState:
+        """The target network stays: it follows at its next turn."""
+        return state._replace(params=params)

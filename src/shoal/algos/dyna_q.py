@@ -169,6 +169,9 @@ class DynaQ:
     def settle(self, state: LearnerState, params: Params) -> LearnerState:
         return self.dqn.settle(state, params)
 
+    def adopt(self, state: LearnerState, params: Params) -> LearnerState:
+        return self.dqn.adopt(state, params)
+
     # The model.
 
     def init(self, key: Array) -> LearnerState:

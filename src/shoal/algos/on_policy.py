@@ -274,6 +274,9 @@ class OnPolicy(abc.ABC, Generic[C]):
     def settle(self, state: LearnerState, params: Params) -> LearnerState:
         return state._replace(params=params, step=state.step + 1)
 
+    def adopt(self, state: LearnerState, params: Params) -> LearnerState:
+        return state._replace(params=params)
+
     def evaluate(self, params: Params, batch: Batch) -> tuple[Array, Array, Array]:
         """(log pi(a|s), entropy, value) of a minibatch under `params`."""
         rows = batch.rows

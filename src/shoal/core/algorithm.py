@@ -172,4 +172,7 @@ class Algorithm(Protocol):
         """Of the loss on one minibatch, clipped. The caller's reduction and optimiser come after."""
 
     def settle(self, state: LearnerState, params: Params) -> LearnerState:
-        """Take in params from anywhere (optimiser, table, parent): targets follow, the step counts."""
+        """Take in params after a gradient (from the optimiser, or from a table): targets follow, the step counts."""
+
+    def adopt(self, state: LearnerState, params: Params) -> LearnerState:
+        """Take in params from outside the run: no gradient is counted, and no target or schedule moves."""

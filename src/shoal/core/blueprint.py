@@ -53,11 +53,17 @@ class Blueprint:
     pure_env: Any = None  # the environments as pure functions, for `fused`
     starts: tuple[Starts, ...] = ()  # where each actor's fresh episodes begin; () leaves it to the environments
     report_every: int = 0  # updates between two looks at the learner; 0 leaves it to the clock
+    driven: bool = False  # a driver answers reports: nothing acts by an update's weights before the reply
 
     def __getstate__(self) -> dict[str, Any]:
         """Another process builds its own caches, and only acts: it needs no weights."""
         fields = self.__dataclass_fields__
         return {name: value for name, value in self.__dict__.items() if name in fields} | {"state": {}, "snapshots": {}}
+
+    def adopted(self, state: LearnerState, weights: np.ndarray) -> LearnerState:
+        """`state` with params from outside the run, in the order of `to_vector(state.params)`."""
+        params = layout_of(state.params).tree(np.array(weights, np.float32))  # a copy, which JAX may keep
+        return self.algorithm.adopt(state, jax.device_put(params))
 
     @property
     def unroll(self) -> int:

@@ -88,6 +88,7 @@ class PoolSpec:
 
 PortSpec = StreamSpec | BoardSpec | TableSpec | CallSpec | GroupSpec | PoolSpec | RosterSpec
 Ports = Mapping[str, Any]
+Ended = Literal["budget", "solved", "stopped", "paused", "pruned"]  # why a run ended
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,6 +124,18 @@ class Report:
     looks: Sequence[tuple[int, Any]] = ()
 
 
+@dataclass(frozen=True, kw_only=True)
+class Reply:
+    """A driver's answer to a report. The weights of `Report.state` have the order of `core.weights.to_vector(state.params)`."""
+
+    weights: np.ndarray | None = None  # [P] float32: the params to go on with
+    stop: bool = False  # end the run here, with a checkpoint of these weights
+    why: Literal["stopped", "paused", "pruned"] = "stopped"  # the reason for a stop, for the run's result
+
+
+Driver = Callable[[Report], Reply | None]  # drives a run: called with every report, before anything acts by its weights
+
+
 @dataclass
 class Context:
     """What a runtime gives to a role."""
@@ -149,7 +162,11 @@ Snapshot = dict[str, Part]
 
 
 class Role(Protocol):
-    """A loop. It yields an `Op` where it may have to wait, and the main role a `Report` after each update."""
+    """A loop. It yields an `Op` where it may have to wait, and the main role a `Report` after each update.
+
+    `reply = yield Report(...)` gives the main role a `Reply`, whose weights it adopts. Where a driver answers, it publishes
+    the weights of an update after the reply; where none does, before the report, so that no actor waits for a reader.
+    """
 
     def run(self) -> Steps: ...
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from operator import itemgetter
@@ -23,12 +23,12 @@ from shoal.core.algorithm import Replay
 from shoal.core.blueprint import Blueprint, named_leaves, restore_leaves
 from shoal.core.errors import BadInput
 from shoal.core.keys import ACTING, LEARNING, STARTS, key_data, keys_in_a_row
-from shoal.core.program import Context, Fault, Part, Program, Report, Snapshot
+from shoal.core.program import Context, Fault, Part, Program, Reply, Report, Snapshot
 from shoal.core.telemetry import metric_name, over_all
 from shoal.core.trajectory import Array, Trajectory
 from shoal.learning.compiled_update import update
 from shoal.learning.soundness import SOUND, Watch, kept, largest, seen_in
-from shoal.runtimes.session import Event
+from shoal.runtimes.session import Event, Events
 
 CALL_SECONDS = 0.25
 MOST_STEPS = 1 << 19  # of a call: bounds the memory that its rewards take
@@ -119,8 +119,11 @@ class FusedSession:
         self._watch = Watch(Context(name="loop", fault=self._faults.append))
         self._capacity = int(np.clip(MOST_STEPS // blueprint.steps_per_update, 1, MOST_UPDATES))
 
-    def __iter__(self) -> Iterator[Event]:
-        """A call runs in a thread of its own while the caller looks at what the one before has brought."""
+    def __iter__(self) -> Events:
+        """A call runs in a thread of its own while the caller looks at what the one before has brought.
+
+        A driven run waits for the caller's reply before the next call, and ends a call where a report is due.
+        """
         blueprint, size = self._blueprint, self._capacity
         keys, progress = np.zeros((size, 3, 2), np.uint32), np.zeros(size, np.float32)
         call = jax.jit(self._call).lower(self._loop, keys, progress, np.int32(0), np.int32(0)).compile()
@@ -139,14 +142,21 @@ class FusedSession:
                 loop, told, took = pending.result()
                 ended, done, version = time.monotonic(), updates, version + updates
                 updates = 0 if self._stopping() else self._fitting(version, int(done * min(4.0, CALL_SECONDS / took)))
-                if updates:
+                if updates and not blueprint.driven:
                     pending = pool.submit(run, loop, version, updates)
                 self._loop = loop
-                yield from self._events(told, version, done, began, ended)
+                reply = yield from self._events(told, version, done, began, ended)
+                if reply.weights is not None:
+                    learner = blueprint.adopted(loop.learner, reply.weights)
+                    self._loop = loop._replace(learner=learner, actor=blueprint.algorithm.actor_state(learner))
+                if updates and blueprint.driven:
+                    pending = pool.submit(run, self._loop, version, updates)
 
     def _fitting(self, version: int, wanted: int) -> int:
         """How many updates the next call makes; 0 when the budget is spent."""
-        return min(max(1, wanted), self._capacity, self._blueprint.updates - version)
+        every = self._blueprint.report_every if self._blueprint.driven else 0
+        most = every - version % every if every else self._capacity
+        return min(max(1, wanted), most, self._capacity, self._blueprint.updates - version)
 
     def _inputs(self, version: int, updates: int) -> tuple[np.ndarray, np.ndarray]:
         """Keys and progress of each update of a call."""
@@ -157,7 +167,10 @@ class FusedSession:
         made = blueprint.spent + (version - blueprint.start + np.arange(size)) * blueprint.steps_per_update
         return keys, (made / max(1, blueprint.budget)).astype(np.float32)
 
-    def _events(self, told: Found, version: int, updates: int, began: float, ended: float) -> Iterator[Event]:
+    def _events(
+        self, told: Found, version: int, updates: int, began: float, ended: float
+    ) -> Generator[Event, Reply | None, Reply]:
+        """The faults and the report of a call; gives the reply."""
         blueprint, seen = self._blueprint, told.seen
         lost = int(seen.lost[:updates].sum())
         if lost:
@@ -172,7 +185,7 @@ class FusedSession:
         rows = (seen.reward, seen.boundary, seen.valid, seen.first)
         in_a_row = (array[:updates].reshape(-1, blueprint.envs) for array in rows)  # the updates one after another
         episodes = tuple(self._tracker.take(*in_a_row))
-        yield Report(
+        reply = yield Report(
             version=version,
             env_steps=(version - blueprint.start) * blueprint.steps_per_update,
             began_at=began,
@@ -184,6 +197,7 @@ class FusedSession:
             lags={0: updates * blueprint.steps_per_update},
             looks=self._looks(told.learners, version - updates, version),
         )
+        return reply or Reply()
 
     def _judged(self, fine: np.ndarray, largest_seen: np.ndarray, metrics: dict[str, np.ndarray]) -> Iterator[Event]:
         """A word for each update of a call that was dropped, by what was seen of it."""

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from shoal.core.errors import RunFailed
 from shoal.core.ports import NOT_YET, Op
-from shoal.core.program import Context, Fault, PortSpec, Program, Report, Snapshot
+from shoal.core.program import Context, Fault, PortSpec, Program, Reply, Report, Snapshot
 from shoal.runtimes.memory import PLAIN, Place, Silent, plain_ports, private_arena
-from shoal.runtimes.session import Event, attempt, resume
+from shoal.runtimes.session import Events, attempt, resume
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,7 +46,7 @@ class InlineSession:
         self._steps = {name: role.run() for name, role in self._roles.items()}
         self._main = next(spec.name for spec in program.roles if spec.main)
 
-    def __iter__(self) -> Iterator[Event]:
+    def __iter__(self) -> Events:
         """Round and round until the main role ends: each runs until it has to wait. A round without progress is a deadlock."""
         waiting: dict[str, Op[Any] | None] = dict.fromkeys(self._steps)
         while self._main in self._steps:
@@ -64,8 +64,8 @@ class InlineSession:
                     while self._faults:
                         yield self._faults.popleft()
                     if isinstance(asked, Report):
-                        yield asked
-                        waiting[name], answer = None, None
+                        answer = (yield asked) or Reply()
+                        waiting[name] = None
                     else:
                         waiting[name], answer = asked, attempt(asked)
             if not progress:

@@ -10,7 +10,7 @@ import sys
 import time
 import traceback
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -26,7 +26,7 @@ from shoal.runtimes.memory import PLAIN, Place, arena_size, plain_ports
 from shoal.runtimes.mpi_ports import RMA, RmaGroup, rma_ports, rma_window
 from shoal.runtimes.processes import file_locks
 from shoal.runtimes.ranks import NAP, OVER, Ranks, Word
-from shoal.runtimes.session import Event, Stopped, drive, lasting
+from shoal.runtimes.session import Events, Stopped, drive, events, lasting
 from shoal.runtimes.watch import MemoryPulse, Pulse, Watch, pulses
 from shoal.runtimes.windows import Nap, RemotePulse, SharedWindow
 
@@ -171,20 +171,11 @@ class MpiSession:
         self._watcher = Watch(self._wiring.pulses, config.step_timeout)
         self._done: set[int] = set()
 
-    def __iter__(self) -> Iterator[Event]:
+    def __iter__(self) -> Events:
         spec = self._wiring.spec
         context = Context(name=spec.name, fault=self._faults.append, beat=self._listen)
         self._main = spec.build(self._wiring.ports, context)
-        try:
-            for report in drive(self._main.run(), PAUSE, self._wait):
-                if report is not None:
-                    self._watch()
-                while self._faults:
-                    yield self._faults.popleft()
-                if report is not None:
-                    yield report
-        except Stopped:
-            return
+        yield from events(drive(self._main.run(), PAUSE, self._wait), self._faults, self._watch)
 
     def _wait(self) -> None:
         if self._stopping():

@@ -16,7 +16,7 @@ import signal
 import subprocess
 import sys
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,7 +28,7 @@ from shoal.core.errors import BadInput, EnvFault, RunFailed
 from shoal.core.program import Context, Fault, Program, RoleSpec, Snapshot
 from shoal.runtimes.cores import Cores
 from shoal.runtimes.memory import PLAIN, Lock, Place, arena_size, plain_ports
-from shoal.runtimes.session import Event, Stopped, drive, lasting
+from shoal.runtimes.session import Events, Stopped, drive, events, lasting
 from shoal.runtimes.watch import Watch, pulses
 
 PAUSE = 0.1  # seconds between two looks at the children while waiting
@@ -172,7 +172,7 @@ class ProcessesSession:
             raise BadInput(f"the environment or algorithm cannot be sent to another process: {error}") from error
         os.write(self._recipe_fd, recipe)
 
-    def __iter__(self) -> Iterator[Event]:
+    def __iter__(self) -> Events:
         main = next(spec for spec in self._program.roles if spec.main)
         for index, spec in enumerate(self._program.roles):
             if not spec.main:
@@ -184,16 +184,7 @@ class ProcessesSession:
             Place(main.name, bells, file_locks(self._arena_fd)),
         )
         self._main = main.build(ports, Context(name=main.name, fault=self._faults.append))
-        try:
-            for report in drive(self._main.run(), PAUSE, self._wait):
-                if report is not None:
-                    self._watch()
-                while self._faults:
-                    yield self._faults.popleft()
-                if report is not None:
-                    yield report
-        except Stopped:
-            return
+        yield from events(drive(self._main.run(), PAUSE, self._wait), self._faults, self._watch)
 
     def _wait(self) -> None:
         """Called while waiting."""

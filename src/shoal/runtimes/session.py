@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections import deque
+from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from shoal.core.ports import NOT_YET, Op
-from shoal.core.program import Fault, Program, Report, Role, Snapshot, Steps
+from shoal.core.program import Fault, Program, Reply, Report, Role, Snapshot, Steps
 
 Event = Report | Fault
+Events = Generator[Event, Reply | None, None]  # what is sent after a report is the reply to it; after a fault it is ignored
 
 
 class Session(Protocol):
     """A running program. Closing it ends every role and frees all that it held, whatever state it is in."""
 
-    def __iter__(self) -> Iterator[Event]: ...
+    def __iter__(self) -> Events:
+        """What happens, until the main role ends. Iterating replies nothing; `send` hands a reply to the main role."""
 
     def snapshots(self) -> Snapshot:
         """Between two events: what resume needs to go on bit for bit, by part; where roles run elsewhere, `lasting` parts."""
@@ -71,7 +74,9 @@ def resume(steps: Steps, answer: Any) -> Op[Any] | Report:
     return steps.throw(answer.error) if isinstance(answer, Failed) else steps.send(answer)
 
 
-def drive(steps: Steps, pause: float, between: Callable[[], None]) -> Iterator[Report | None]:
+def drive(
+    steps: Steps, pause: float, between: Callable[[], None]
+) -> Generator[Report | None, Reply | None, None]:
     """Run a role where waiting may block. After each wait, of at most `pause` seconds, it calls `between()` and yields None."""
     answer: Any = None
     with contextlib.closing(steps):
@@ -81,11 +86,30 @@ def drive(steps: Steps, pause: float, between: Callable[[], None]) -> Iterator[R
             except StopIteration:
                 return
             if isinstance(asked, Report):
-                answer = None
-                yield asked
+                answer = (yield asked) or Reply()
                 continue
             while (answer := attempt(asked)) is NOT_YET:
                 assert asked.wait is not None, f"{asked.what}: this port cannot be waited for here"
                 asked.wait(pause)
                 between()
                 yield None
+
+
+def events(
+    reports: Generator[Report | None, Reply | None, None], faults: deque[Fault], before: Callable[[], None] | None = None
+) -> Events:
+    """A main role's reports, each after the faults that came before it; ends with the role, or with `Stopped`.
+
+    `before()` is called before a report is handed on: it looks at the other roles.
+    """
+    reply: Reply | None = None
+    while True:
+        try:
+            report = reports.send(reply)
+            if report is not None and before is not None:
+                before()
+        except (StopIteration, Stopped):
+            return
+        while faults:
+            yield faults.popleft()
+        reply = None if report is None else (yield report)

@@ -16,7 +16,7 @@ import threading
 import time
 import traceback
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,7 +25,7 @@ from shoal.core.errors import RunFailed, ShoalError
 from shoal.core.program import Context, Fault, Program, RoleSpec, Snapshot
 from shoal.runtimes.cores import Cores, pin
 from shoal.runtimes.memory import PLAIN, Lock, Place, plain_ports, private_arena
-from shoal.runtimes.session import Event, Stopped, drive, lasting
+from shoal.runtimes.session import Events, Stopped, drive, events, lasting
 from shoal.runtimes.watch import MemoryPulse, Watch, pulses
 
 PAUSE = 0.2  # seconds between two looks at the other roles while waiting
@@ -150,7 +150,7 @@ class ThreadsSession:
         self._threads: list[threading.Thread] = []
         self._main: Any = None
 
-    def __iter__(self) -> Iterator[Event]:
+    def __iter__(self) -> Events:
         main = next(spec for spec in self._program.roles if spec.main)
         # Worker threads build their roles themselves: what an environment starts must inherit the thread's core.
         for spec in self._program.roles:
@@ -160,14 +160,7 @@ class ThreadsSession:
                 self._threads.append(thread)
                 thread.start()
         self._main = main.build(self._ports(main), Context(name=main.name, fault=self._faults.append))
-        try:
-            for report in drive(self._main.run(), PAUSE, self._watch):
-                while self._faults:
-                    yield self._faults.popleft()
-                if report is not None:
-                    yield report
-        except Stopped:
-            return
+        yield from events(drive(self._main.run(), PAUSE, self._watch), self._faults)
 
     def _ports(self, spec: RoleSpec) -> dict[str, Any]:
         return plain_ports(self._program.ports, self._arena, Place(spec.name, self._bells, self._locks))
