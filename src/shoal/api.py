@@ -7,7 +7,6 @@ import functools
 import importlib
 import logging
 import math
-import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,26 +15,24 @@ from typing import Any
 
 import numpy as np
 
+from shoal import launch
 from shoal.acting.player import Policy
-from shoal.core.errors import BadInput, RunFailed
-from shoal.core.program import Fault, Report
+from shoal.core.errors import BadInput
+from shoal.core.program import Driver
 from shoal.core.weights import params_hash
 from shoal.experiment import Plan, merge, read_file, resolve
-from shoal.launch.checks import NICE
 from shoal.launch.compose import make_algorithm
+from shoal.launch.entry import evaluator_of, say
 from shoal.launch.evaluation import EvaluationFailed, Evaluator
-from shoal.launch.saved import actor_of, check_same_spaces, state_of, under, write_policy
-from shoal.launch.training import Callback, Outcome, Training
+from shoal.launch.saved import actor_of, check_same_spaces, state_of, under
+from shoal.launch.training import Callback
 from shoal.observe.video import record
-from shoal.process.lock import RunLock
 from shoal.process.signals import StopRequest
 from shoal.run.checkpoints import Checkpoints, Loaded
 from shoal.run.folder import RunFolder, read_json, ways
 from shoal.runtimes.mpi import join
-from shoal.runtimes.threads import aside
 from shoal.studies import statistics
 
-SOON = 30.0  # seconds of training for which an evaluation process is kept ready: it holds a third of a gigabyte
 CLIP_SECONDS = 20.0  # of drawing for a report: where a picture takes a tenth of a second, the clip is short
 
 log = logging.getLogger("shoal")
@@ -123,7 +120,7 @@ class Run:
         """Whole episodes in Gymnasium's own environment: greedy, or with sampled actions. Kept as `evaluation.json`."""
         if episodes < 1:
             raise BadInput(f"--episodes is {episodes}: at least 1")
-        with _evaluator(self.plan, self.folder) as evaluator:
+        with evaluator_of(self.plan, self.folder, record) as evaluator:
             return self._evaluate(evaluator, episodes, sample, seed, on_episode)
 
     def _evaluate(
@@ -151,7 +148,7 @@ class Run:
 
     def film(self, path: str | Path | None = None, *, seed: int | None = None, max_steps: int = 1000) -> bytes:
         """One greedy episode as an mp4, and into a file if `path` is given."""
-        with _evaluator(self.plan, self.folder) as evaluator:
+        with evaluator_of(self.plan, self.folder, record) as evaluator:
             return self._film(evaluator, path, seed, max_steps, math.inf)
 
     def _film(
@@ -165,7 +162,7 @@ class Run:
 
     def report(self, film: bool = True) -> Path:
         """Write `report.html`, with a clip of the agent where the environment can be drawn."""
-        with _evaluator(self.plan, self.folder) as evaluator:
+        with evaluator_of(self.plan, self.folder, record) as evaluator:
             return self._report(evaluator if film else None)
 
     def _report(self, evaluator: Evaluator | None) -> Path:
@@ -191,6 +188,7 @@ def train(
     resume: str | Path | None = None,
     start_from: str | Path | None = None,
     config: str | Path | Mapping[str, Any] | None = None,
+    driver: Driver | None = None,
     callbacks: Sequence[Callback] = (),
     quiet: bool = False,
     report: bool = True,
@@ -203,11 +201,11 @@ def train(
     `env` is an id, an import path, an Env class or a callable that makes one. `settings` are those of `shoal train --help`:
     `steps=`, `until_return=`, `seed=`, ..., and on the axes a name or a dict, `algo="ppo"`, `algo={"name": "ppo", "clip": 0.3}`.
     `resume` goes on with a run in its folder, `start_from` begins a new one with another's weights. Callbacks get each
-    update's `Report`; one that returns True ends the training. `begun` gets the folder once a checkpoint is in it.
+    update's `Report`; one that returns True ends the training. `driver` gets it too and may answer with a `Reply`: weights to go
+    on with, or a stop. `begun` gets the folder once a checkpoint is in it.
     """
     began = time.monotonic() if started_at is None else started_at
     layers: list[Mapping[str, Any]] = [config if isinstance(config, Mapping) else read_file(config) if config else {}]
-    loaded: Loaded | None = None
     folder: RunFolder | None = None
     if resume is not None:
         if out is not None:
@@ -223,84 +221,26 @@ def train(
     if env is None and named is None:
         raise BadInput("no environment: give an id, an import path, or --resume RUN")
     plan = resolve(env if env is not None else named, loose)
-    say = _whisper if quiet else _say
-    weights = under(_weights_of(start_from).arrays, "state/") if start_from is not None else None
-    new = folder is None
-    if folder is None:
-        folder = RunFolder.create(out, plan.source.name, plan.settings.algo, str(plan.settings.topology))
-    try:
-        with RunLock(folder.path, _say), StopRequest() as stop, _evaluator(plan, folder) as evaluator:
-            aside(stop.listener())
-            stop.on_abort(evaluator.kill)
-            if not new:
-                loaded = Checkpoints(folder.checkpoints, on_alert=_say).load(folder.checkpoint or "last")
-                check_same_spaces(plan, loaded.meta)
-            try:
-                if plan.settings.eval_episodes or report:
-                    evaluator.start(gently=plan.settings.until_eval is None)  # ready when training ends, perhaps soon
-                    callbacks = (*callbacks, _released(evaluator, plan))
-                training = Training(
-                    plan,
-                    folder,
-                    loaded=loaded,
-                    weights=weights,
-                    callbacks=callbacks,
-                    evaluator=evaluator,
-                    quiet=quiet,
-                    say=_say,
-                    begun=begun,
-                )
-                folder.write_config(plan.as_dict())
-                for note in plan.notes:
-                    say(note)
-                outcome = training.run(stop)
-            except OSError as error:
-                raise RunFailed(
-                    f"cannot write the run folder {str(folder.path)!r}: {error.strerror or error}"
-                ) from error
-            run = Run(folder, plan, _summary(plan, folder, outcome, began, evaluator.faults))
-            try:
-                if outcome.state is not None:
-                    write_policy(folder.policy_path, plan, outcome.state, training.blueprint.algorithm)
-                folder.write_json(folder.summary_path, run.summary)
-                if not outcome.stopped:
-                    _look_back(run, evaluator, stop, report)
-            except OSError as error:
-                raise RunFailed(
-                    f"trained, but cannot write the run folder {str(folder.path)!r}: {error.strerror or error}"
-                ) from error
-    except BadInput:
-        if new and not folder.checkpoints.exists():
-            folder.discard()
-        raise
-    return run
+    result = launch.run(
+        plan,
+        out=out,
+        resume=folder,
+        weights=under(_weights_of(start_from).arrays, "state/") if start_from is not None else None,
+        driver=driver,
+        callbacks=callbacks,
+        after=functools.partial(_look_back, report) if plan.settings.eval_episodes or report else None,
+        record=record,
+        quiet=quiet,
+        started_at=began,
+        begun=begun,
+    )
+    return Run(result.folder, plan, result.summary)
 
 
-def _evaluator(plan: Plan, folder: RunFolder) -> Evaluator:
-    """Plays and films this run's policies; what goes wrong there is logged in the run folder."""
-
-    def on_fault(fault: Fault) -> None:
-        folder.log(f"{fault.role} {fault.kind}\n{fault.detail}")
-
-    nice = NICE if plan.settings.until_eval is not None else 0
-    return Evaluator(plan, record=record, on_fault=on_fault, say=_say, nice=nice)
-
-
-def _released(evaluator: Evaluator, plan: Plan) -> Callback:
-    """Ends the evaluation process in the course of a longer training, which needs its memory more than the start it saves."""
-
-    def callback(report: Report) -> None:
-        if report.ended_at - report.began_at > SOON and plan.settings.until_eval is None:
-            evaluator.close()
-
-    return callback
-
-
-def _look_back(run: Run, evaluator: Evaluator, stop: StopRequest, report: bool) -> None:
+def _look_back(report: bool, result: launch.Result, evaluator: Evaluator, stop: StopRequest) -> None:
     """Evaluation and report. What they lack is said; a request to stop leaves out what is not done yet."""
-    episodes = run.plan.settings.eval_episodes
-    if not episodes and not report:
-        return
+    run, summary = Run(result.folder, result.plan, result.summary), result.summary
+    episodes = result.plan.settings.eval_episodes
     with contextlib.suppress(KeyboardInterrupt), stop.interruptible():
         evaluator.start()
         if report:
@@ -309,12 +249,12 @@ def _look_back(run: Run, evaluator: Evaluator, stop: StopRequest, report: bool) 
             try:
                 for sample, way in ((False, "eval"), (True, "eval_sampled")):
                     found = run._evaluate(evaluator, episodes, sample, None, lambda ret: _heed(stop))
-                    run.summary |= {f"{way}_mean": found.mean, f"{way}_sd": found.sd, "eval_episodes": episodes}
-                    run.summary |= {} if sample else {"eval_iqm": found.iqm}
+                    summary |= {f"{way}_mean": found.mean, f"{way}_sd": found.sd, "eval_episodes": episodes}
+                    summary |= {} if sample else {"eval_iqm": found.iqm}
             except EvaluationFailed as error:
-                _say(f"shoal: trained, but not evaluated{' with sampled actions' * sample}: {error}")
-            run.summary["eval_faults"] = evaluator.faults  # the checks' on the way included
-            run.folder.write_json(run.folder.summary_path, run.summary)
+                say(f"shoal: trained, but not evaluated{' with sampled actions' * sample}: {error}")
+            summary["eval_faults"] = evaluator.faults  # the checks' on the way included
+            run.folder.write_json(run.folder.summary_path, summary)
         if report:
             run._report(evaluator)
 
@@ -340,53 +280,4 @@ def load(path: str | Path, env: Any = None) -> Run:
 
 def _weights_of(path: str | Path) -> Loaded:
     folder = RunFolder.open(path)
-    return Checkpoints(folder.checkpoints, on_alert=_say).load(folder.checkpoint or "last")
-
-
-def _summary(plan: Plan, folder: RunFolder, outcome: Outcome, began: float, faults: int) -> dict[str, Any]:
-    settings = plan.settings
-    # The step after an episode's end only resets: nothing is learnt from it.
-    learnt = outcome.env_steps - (0 if plan.source.fresh else outcome.episodes)
-    return {
-        "env": plan.source.name,
-        "algo": settings.algo,
-        "topology": settings.topology,
-        "runtime": settings.runtime,
-        "actors": settings.actors,
-        "envs": settings.envs,
-        "learners": settings.learners,
-        "seed": settings.seed,
-        "env_steps": outcome.env_steps,
-        "updates": outcome.version,
-        "episodes": outcome.episodes,
-        "setup_s": None if outcome.began_at is None else outcome.began_at - began,
-        "wall_s": outcome.wall_s,
-        "learnt_steps": learnt,
-        "steps_per_s": learnt / outcome.wall_s if outcome.wall_s else None,
-        "return_mean": outcome.return_mean,
-        "solved_at_s": outcome.solved_at_s,
-        "lag_mean": outcome.lag_sum / outcome.reports if outcome.reports else None,
-        "lag_max": outcome.lag_max if outcome.reports else None,
-        "lags": {str(lag): count for lag, count in sorted(outcome.histogram.items())},
-        "eval_mean": None,
-        "eval_sd": None,
-        "eval_iqm": None,
-        "eval_sampled_mean": None,
-        "eval_sampled_sd": None,
-        "eval_episodes": None,
-        "eval_faults": faults,
-        "eval_checks": [check._asdict() for check in outcome.checks],
-        "faults": outcome.faults,
-        "bad_updates": outcome.bad_updates,
-        "stopped": outcome.stopped,
-        "params_sha256": None if outcome.state is None else params_hash(outcome.state.params),
-        "run": str(folder.path),
-    }
-
-
-def _say(message: str) -> None:
-    print(message, file=sys.stderr, flush=True)
-
-
-def _whisper(message: str) -> None:
-    return None
+    return Checkpoints(folder.checkpoints, on_alert=say).load(folder.checkpoint or "last")

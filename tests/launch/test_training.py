@@ -16,6 +16,7 @@ from shoal.core.program import Episode, Fault, Report
 from shoal.experiment import resolve
 from shoal.launch.training import OLDEST, TOLD, WINDOW, Training
 from shoal.learning.soundness import BAD_UPDATE
+from shoal.process.signals import StopRequest
 from shoal.run.checkpoints import Checkpoints
 from shoal.run.folder import RunFolder
 from shoal.run.history import POINTS
@@ -75,7 +76,7 @@ def reports(count: int, lag: int = 0) -> Events:
 
 @pytest.mark.parametrize(("every", "lines"), [(0, 300), (1e6, 2)])
 def test_lines_are_of_all_updates_however_few_they_are(every: float, lines: int, tmp_path: Path) -> None:
-    outcome = training(tmp_path / "run", reports(300), metrics_every=every).run()
+    outcome = training(tmp_path / "run", reports(300), metrics_every=every).run(StopRequest())
     rows = read_metrics(tmp_path / "run" / "metrics.jsonl")
     assert len(rows) == lines and rows[-1]["step"] == 300 == rows[-1]["speed/updates"]
     assert sum(row["episode/count"] for row in rows) == 300 == outcome.episodes
@@ -87,14 +88,14 @@ def test_lines_are_of_all_updates_however_few_they_are(every: float, lines: int,
 
 def test_a_line_is_written_before_a_checkpoint(tmp_path: Path) -> None:
     """So that a resumed run loses none and repeats none."""
-    training(tmp_path / "run", reports(5), metrics_every=1e6, checkpoint_every=0.0).run()
+    training(tmp_path / "run", reports(5), metrics_every=1e6, checkpoint_every=0.0).run(StopRequest())
     rows = read_metrics(tmp_path / "run" / "metrics.jsonl")
     assert [row["step"] for row in rows] == [1, 2, 3, 4, 5]
 
 
 def test_what_is_remembered_does_not_grow(tmp_path: Path) -> None:
     made = training(tmp_path / "run", reports(2000, lag=5), metrics_every=1e6)
-    outcome = made.run()
+    outcome = made.run(StopRequest())
     assert len(made._course.points) <= POINTS and len(outcome.recent) == WINDOW
     assert max(outcome.histogram) == OLDEST and sum(outcome.histogram.values()) == 2000
     assert outcome.lag_max == 3 and outcome.lag_sum / outcome.reports == pytest.approx(1, abs=0.01)
@@ -115,7 +116,7 @@ def test_memory_is_flat_over_many_updates(count: int, tmp_path: Path) -> None:
     made = training(tmp_path / "run", events)
     tracemalloc.start()
     try:
-        made.run()
+        made.run(StopRequest())
     finally:
         tracemalloc.stop()
     assert held[1] - held[0] < 200_000, f"{held} bytes: what is bounded may fill up, and a list would take megabytes"
@@ -133,7 +134,7 @@ def test_bad_updates_end_the_run_when_they_come_in_a_row(tmp_path: Path) -> None
 
     made = training(tmp_path / "run", events, max_bad_updates=3, max_faults=0)
     with pytest.raises(RunFailed, match=r"^3 updates in a row failed \(--max-bad-updates 3\): a cause$"):
-        made.run()
+        made.run(StopRequest())
     assert made.outcome.bad_updates == 28 and made.outcome.faults == 0
     rows = read_metrics(tmp_path / "run" / "metrics.jsonl")
     assert sum(row.get("fault/bad_updates", 0) for row in rows) == 28
@@ -144,6 +145,6 @@ def test_bad_updates_end_the_run_when_they_come_in_a_row(tmp_path: Path) -> None
 
 @pytest.mark.parametrize(("count", "best"), [(WINDOW - 1, False), (WINDOW, True)])
 def test_only_a_full_window_makes_a_best_checkpoint(count: int, best: bool, tmp_path: Path) -> None:
-    training(tmp_path / "run", reports(count)).run()
+    training(tmp_path / "run", reports(count)).run(StopRequest())
     assert (tmp_path / "run" / "checkpoints" / "best.json").exists() == best
     assert Checkpoints(tmp_path / "run" / "checkpoints").load("last").meta["version"] == count

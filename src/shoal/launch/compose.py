@@ -8,7 +8,7 @@ from functools import partial
 
 import numpy as np
 
-from shoal.core.algorithm import Algorithm, Replay, Task
+from shoal.core.algorithm import Algorithm, LearnerState, Replay, Task
 from shoal.core.blueprint import Blueprint, EnvRows, named_leaves
 from shoal.core.errors import BadInput
 from shoal.core.program import Context, Fault
@@ -36,6 +36,11 @@ def make_algorithm(plan: Plan) -> Algorithm:
     return algorithm
 
 
+def initial_state(plan: Plan) -> LearnerState:
+    """The learner's state with which a new run of this plan begins."""
+    return make_blueprint(plan, None, None).initial_state()
+
+
 def make_rows(source: Source, envs: int, seed: int, actor: int, context: Context) -> EnvRows:
     """An actor's environments. In every process this is the first thing that a role builds."""
 
@@ -52,6 +57,8 @@ def make_blueprint(
     loaded: Loaded | None,
     weights: Mapping[str, np.ndarray] | None,
     say: Callable[[str], None] = lambda message: None,
+    *,
+    driven: bool = False,
 ) -> Blueprint:
     """`loaded` is a checkpoint to go on from; `weights` are the params and statistics of another run to begin with.
 
@@ -78,6 +85,7 @@ def make_blueprint(
         snapshots=parts_to_go_on_from(plan, loaded, say) if loaded else {},
         starts=plan.source.starts(algorithm, plan.actors),
         report_every=settings.report_every,
+        driven=driven,
         pure_env=None if pure is None else (BatchedJax(pure, plan.envs), actor_key(settings.seed, 0)),
     )
     if loaded is not None:

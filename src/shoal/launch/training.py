@@ -18,7 +18,8 @@ import numpy as np
 from shoal.core.algorithm import Replay
 from shoal.core.blueprint import named_leaves
 from shoal.core.errors import BadInput, RunFailed
-from shoal.core.program import Fault, Report, check_fits
+from shoal.core.program import Driver, Ended, Fault, Reply, Report, check_fits
+from shoal.core.weights import layout_of
 from shoal.experiment import Plan
 from shoal.launch.checks import Check, Checks
 from shoal.launch.compose import make_blueprint
@@ -32,7 +33,6 @@ from shoal.run.folder import RunFolder
 from shoal.run.history import Course, Gathered
 from shoal.run.progress import Panel, status
 from shoal.run.sinks import open_sinks
-from shoal.runtimes.threads import aside
 
 WINDOW = 100  # episodes behind the mean return
 OLDEST = 4096  # versions: older ones are counted with these
@@ -51,7 +51,7 @@ class Outcome:
     began_at: float | None = None  # on the monotonic clock
     wall_s: float = 0.0
     solved_at_s: float | None = None
-    stopped: bool = False  # on request, before the budget was spent
+    ended: Ended = "budget"  # why training ended
     recent: deque[float] = field(default_factory=lambda: deque(maxlen=WINDOW))
     reports: int = 0
     lag_sum: float = 0.0  # of the reports' means
@@ -60,8 +60,14 @@ class Outcome:
         default_factory=Counter
     )  # rows learnt from, by how many versions old what acted was
     faults: int = 0
+    times: dict[str, float] = field(default_factory=dict)  # seconds in all, by metric `time/...`
     checks: deque[Check] = field(default_factory=lambda: deque(maxlen=WINDOW))  # the last, of --until-eval
     bad_updates: int = 0  # that were dropped, because something in them was not finite
+
+    @property
+    def stopped(self) -> bool:
+        """On request, before the budget was spent or the goal was reached."""
+        return self.ended in ("stopped", "paused", "pruned")
 
     @property
     def return_mean(self) -> float | None:
@@ -83,22 +89,22 @@ class Training:
         *,
         loaded: Loaded | None = None,
         weights: Mapping[str, np.ndarray] | None = None,
+        driver: Driver | None = None,
         callbacks: Sequence[Callback] = (),
         evaluator: Evaluator | None = None,
         quiet: bool = False,
         say: Callable[[str], None] | None = None,
         begun: Callable[[Path], None] | None = None,
     ) -> None:
-        self.plan, self.folder, self.callbacks = plan, folder, callbacks
+        self.plan, self.folder, self._driver, self._callbacks = plan, folder, driver, callbacks
         self.quiet, self._begun = quiet, begun
         settle_process()
         self._say = say or (lambda message: None)
-        self.blueprint = make_blueprint(plan, loaded, weights, self._say)
+        self.blueprint = make_blueprint(plan, loaded, weights, self._say, driven=driver is not None)
         self._checkpoints = Checkpoints(folder.checkpoints, keep=plan.settings.keep, on_alert=self._alert)
         self._saved_version = self.blueprint.start if loaded else -1
         self.outcome = Outcome(version=self.blueprint.start)
         self._before = {"env_steps": 0, "seconds": 0.0, "episodes": 0}
-        self.times: dict[str, float] = {}
         self._course, self._gathered, self._written = Course(), Gathered(), -math.inf
         self._checks: Checks | None = None
         if plan.settings.until_eval is not None:
@@ -115,15 +121,11 @@ class Training:
     def _alert(self, message: str) -> None:
         self._say(message)
 
-    def run(self, stop: StopRequest | None = None) -> Outcome:
+    def run(self, stop: StopRequest) -> Outcome:
         """Train to the end of the budget, to the return asked for, or until stopped. Always leaves a checkpoint.
 
-        `stop` is a request that is entered already; without it, signals are answered here.
+        `stop` is a request that is entered already.
         """
-        if stop is None:
-            with StopRequest() as own:
-                aside(own.listener())
-                return self.run(own)
         plan, settings = self.plan, self.plan.settings
         runtime = plan.runtime_class(plan.runtime)
         program = plan.topology_class(plan.topology).program(self.blueprint)
@@ -156,7 +158,7 @@ class Training:
                     stack.callback(self._session.close)
                     stop.on_abort(self._session.abort)
                     with unscanned():
-                        self._loop()
+                        self.outcome.ended = self._loop()
             except BadInput:  # refused; unless it comes from a callback, there is nothing to save
                 if self.outcome.state is not None:
                     self._save(exact=False)
@@ -167,41 +169,69 @@ class Training:
                 self._save(exact=False)
                 raise
             except KeyboardInterrupt:
-                self.outcome.stopped = True
+                self.outcome.ended = stop.why
                 self._save(exact=False)
             else:
                 self._save(exact=self._checks is None or not self._checks.established)
         return self.outcome
 
-    def _loop(self) -> None:
-        settings, outcome = self.plan.settings, self.outcome
-        last_saved = time.monotonic()
-        budget = self.blueprint.budget
-        if outcome.version >= self.blueprint.updates:
-            return
-        for event in self._session:
+    def _loop(self) -> Ended:
+        """Take what the session reports, answer it, and save now and then; why it is over."""
+        if self.outcome.version >= self.blueprint.updates:
+            return "budget"
+        events, last_saved = iter(self._session), time.monotonic()
+        reply: Reply | None = None
+        while True:
+            try:
+                event = events.send(reply)
+            except StopIteration:  # stopped while it waited, or all roles have finished
+                return self._stop.why if self._stop.requested else "budget"
+            reply = None
             if isinstance(event, Fault):
                 self._fault(event)
                 continue
             self._take(event)
-            target = settings.until_return
-            solved = target is not None and (score := outcome.score) is not None and score >= target
-            if solved:
-                outcome.solved_at_s = outcome.wall_s
-            if self._checks is not None and self._check(self._checks, event):
-                return
-            wants_end = [callback(event) is True for callback in self.callbacks]
-            if solved or outcome.version >= self.blueprint.updates or outcome.env_steps >= budget:
-                return
-            if self._stop.requested or any(wants_end):
-                break
-            if time.monotonic() - last_saved >= settings.checkpoint_every:
+            reply = self._answer(event)
+            ended = self._over(event, reply)
+            if ended is not None:
+                return ended
+            if time.monotonic() - last_saved >= self.plan.settings.checkpoint_every:
                 self._save()
                 last_saved = time.monotonic()
-        else:
-            if not self._stop.requested:
-                return  # everybody has done what was asked of him
-        outcome.stopped = True
+
+    def _answer(self, report: Report) -> Reply | None:
+        """The driver's reply. Weights that it hands in are the run's from here on, also in a checkpoint."""
+        reply = None if self._driver is None else self._driver(report)
+        if reply is None or reply.weights is None:
+            return reply
+        size = layout_of(report.state.params).size
+        if reply.weights.shape != (size,):
+            raise BadInput(f"weights of shape {reply.weights.shape} were handed in: this run's have shape ({size},)")
+        if not np.isfinite(reply.weights).all():
+            raise BadInput("the weights that were handed in are not all finite")
+        self.outcome.state = self.blueprint.adopted(report.state, reply.weights)
+        self._saved_version = -1  # a checkpoint of this version holds other weights
+        return reply
+
+    def _over(self, report: Report, reply: Reply | None) -> Ended | None:
+        """Why training ends after this report, if it does. Callbacks see every report."""
+        settings, outcome = self.plan.settings, self.outcome
+        target = settings.until_return
+        solved = target is not None and (score := outcome.score) is not None and score >= target
+        if solved:
+            outcome.solved_at_s = outcome.wall_s
+        if self._checks is not None and self._check(self._checks, report):
+            return "solved"
+        wants_end = [callback(report) is True for callback in self._callbacks]
+        if solved:
+            return "solved"
+        if outcome.version >= self.blueprint.updates or outcome.env_steps >= self.blueprint.budget:
+            return "budget"
+        if self._stop.requested:
+            return self._stop.why
+        if reply is not None and reply.stop:
+            return reply.why
+        return "stopped" if any(wants_end) else None
 
     def _check(self, checks: Checks, report: Report) -> bool:
         """Whether --until-eval is reached: then the policy that was evaluated last is the one that is kept."""
@@ -254,12 +284,12 @@ class Training:
         for name, value in report.metrics.items():
             if name.startswith("time/"):
                 key = name.removeprefix("time/")
-                self.times[key] = self.times.get(key, 0.0) + value
+                outcome.times[key] = outcome.times.get(key, 0.0) + value
         mean = outcome.return_mean
         said = status(report.metrics) + (() if self._checks is None else (self._checks.line,))
         if mean is not None:
             self._course.add(mean)
-        self._panel.update(outcome.env_steps, outcome.wall_s, mean, self._course.points, self.times, said)
+        self._panel.update(outcome.env_steps, outcome.wall_s, mean, self._course.points, outcome.times, said)
 
     def _fault(self, fault: Fault) -> None:
         if fault.kind == BAD_UPDATE:

@@ -10,12 +10,12 @@ from typing import Any
 
 import numpy as np
 
+from shoal import launch
 from shoal.core.blueprint import named_leaves
 from shoal.core.errors import BadInput, RunFailed
 from shoal.core.program import Report
 from shoal.experiment import Plan, merge, resolve
-from shoal.launch.compose import make_algorithm
-from shoal.launch.training import Training
+from shoal.launch.compose import initial_state, make_algorithm
 from shoal.optimize.judge import (
     CHOOSING,
     EVERY,
@@ -150,17 +150,14 @@ def learn(
     if purse is not None:
         plan = plan_of(purse.steps(tried))
     folder = RunFolder.create(out, f"law-{problem.name}", algo, sampler)
-    training = Training(plan, folder, quiet=quiet)
     scorer = Scorer(problem) if score else None
     chooser = Chooser(problem) if keep == "best" else None
     finished = Finished(problem, episodes)
-    laws = Laws(training, problem, time_steps)
+    laws = Laws(plan, problem, time_steps)
     watch = Watch(laws.averaged, *(judge for judge in (chooser, scorer) if judge is not None))
-    training.callbacks = (finished, watch)
     if scorer is not None:
-        scorer.judge(0, laws.of(training.blueprint.initial_state()))
-    folder.write_config(plan.as_dict())
-    outcome = training.run()
+        scorer.judge(0, laws.of(initial_state(plan)))
+    outcome = launch.run(plan, out=folder, callbacks=(finished, watch), quiet=quiet, started_at=began).outcome
     if outcome.state is None:
         raise RunFailed(f"{problem.name}: stopped before the first update")
     last, step = watch.last, outcome.version
@@ -224,7 +221,7 @@ def learn(
         "last_msle_var": logs.last_var,
         "time": None
         if chosen == "fused"
-        else {k: training.times.get(k, 0.0) for k in ("collect", "learn", "broadcast")},
+        else {k: outcome.times.get(k, 0.0) for k in ("collect", "learn", "broadcast")},
         "seed": seed,
         "run": str(folder.path),
     }
@@ -323,28 +320,29 @@ class Finished:
 class Laws:
     """The laws that a training's states stand for."""
 
-    def __init__(self, training: Training, problem: Problem, time_steps: int) -> None:
-        self._training, self._problem, self._time_steps = training, problem, time_steps
+    def __init__(self, plan: Plan, problem: Problem, time_steps: int) -> None:
+        self._algorithm, self._net = make_algorithm(plan), plan.net
+        self._problem, self._time_steps = problem, time_steps
         self._sums: dict[str, np.ndarray] = {}
         self._weight = 0.0
 
     def of(self, state: Any) -> Law:
         """By the weights of this state alone."""
-        return self._law(named_leaves(self._training.blueprint.algorithm.actor_state(state)))
+        return self._law(named_leaves(self._algorithm.actor_state(state)))
 
     def averaged(self, state: Any) -> Law:
         """By a running mean of the weights of all states that were given here: steadier than any of them.
 
         Each update jumps with the noise of its few episodes; the mean over the last looks does not (Polyak and Juditsky 1992).
         """
-        arrays = named_leaves(self._training.blueprint.algorithm.actor_state(state))
+        arrays = named_leaves(self._algorithm.actor_state(state))
         self._weight = MEMORY * self._weight + 1.0
         for name, array in arrays.items():
             self._sums[name] = MEMORY * self._sums.get(name, 0.0) + np.asarray(array, np.float64)
         return self._law({n: np.asarray(s / self._weight, np.float32) for n, s in self._sums.items()})
 
     def _law(self, arrays: dict[str, np.ndarray]) -> Law:
-        net = self._training.plan.net
+        net = self._net
         meta = {
             "activation": net.activation,
             "time_steps": self._time_steps,

@@ -13,9 +13,9 @@ from types import FrameType
 from typing import Any
 
 from shoal.process.lifetime import killed_with_parent
+from shoal.process.signals import REQUESTS
 
 Begun = Callable[[Path], None]  # the main process says where there is a checkpoint to go on from
-_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 def restarted(times: int, run: Callable[[Path | None, Begun], int]) -> int:
@@ -65,7 +65,7 @@ def _wait(child: int) -> tuple[int, bool]:
         with contextlib.suppress(ProcessLookupError):
             os.kill(child, number)
 
-    previous: dict[signal.Signals, Any] = {number: signal.signal(number, hand_on) for number in _SIGNALS}
+    previous: dict[signal.Signals, Any] = {number: signal.signal(number, hand_on) for number in REQUESTS}
     try:
         return os.waitpid(child, 0)[1], bool(asked)
     finally:

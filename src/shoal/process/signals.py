@@ -1,4 +1,4 @@
-"""Stopping on request: the first SIGINT or SIGTERM asks, the second insists."""
+"""Stopping on request: the first SIGINT or SIGTERM asks, the second insists; SIGUSR1 asks for a pause."""
 
 from __future__ import annotations
 
@@ -10,10 +10,12 @@ import time
 import traceback
 from collections.abc import Callable, Iterator
 from types import FrameType, TracebackType
-from typing import Any, Self
+from typing import Any, Literal, Self
 
-_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+STOP, PAUSE = signal.SIGTERM, signal.SIGUSR1  # what asks a training in another process
+REQUESTS = (signal.SIGINT, STOP, PAUSE)
 _NOTE = b"stopping after this update: checkpointing (again to exit now)\n"
+_PAUSING = b"pausing after this update: checkpointing\n"
 _SKIP = b"stopping: what was learnt is saved, the rest is left out (again to exit now)\n"
 PATIENCE = 4.0  # seconds after the first signal until a loop that has not ended is interrupted where it stands
 LAST_RESORT = 1.5  # seconds after that until the process leaves without it
@@ -22,6 +24,8 @@ _NUDGE = signal.SIGUSR2  # what the listener sends to its own process, to interr
 
 class StopRequest:
     """While entered, SIGINT or SIGTERM sets `requested`; a second one runs the abort callbacks and exits at once.
+
+    SIGUSR1 sets `requested` too, and `why` to "paused": the run is to go on later. It never insists, however often it comes.
 
     Handlers are set with `signal.signal`, for shells start background jobs with SIGINT ignored. Outside the main thread
     Python allows no handlers: then it is inactive, and only `request` sets it.
@@ -32,6 +36,7 @@ class StopRequest:
 
     def __init__(self, note: bytes = _NOTE) -> None:
         self.requested = False
+        self.why: Literal["stopped", "paused"] = "stopped"
         self.active = False
         self._note = note
         self._signals = 0
@@ -73,7 +78,7 @@ class StopRequest:
 
     def __enter__(self) -> Self:
         with contextlib.suppress(ValueError):  # how Python says that this is not the main thread
-            for number in _SIGNALS:
+            for number in REQUESTS:
                 self._previous[number] = signal.signal(number, self._handle)
             self._previous[_NUDGE] = signal.signal(_NUDGE, self._interrupt)
             self.active = True
@@ -117,28 +122,31 @@ class StopRequest:
                 os.close(self._heard)
                 return
             for number in numbers:
-                if number not in _SIGNALS:
+                if number not in REQUESTS:
                     continue
-                signals += 1
+                signals += number != PAUSE
                 if signals > 1:
                     self._leave(128 + number)
-                self._ask()
+                self._ask(number)
+                if pending:
+                    continue
                 at = time.monotonic() + PATIENCE
                 pending = [(at, self._nudge), (at + LAST_RESORT, self._leave_without)]
 
-    def _ask(self) -> None:
+    def _ask(self, number: int) -> None:
         if self._noted:
             return
+        self.why = "paused" if number == PAUSE else "stopped"
         self._noted = self.requested = True
         # Unbuffered: the handler may run in the middle of another print. A closed stderr must not stop the stop.
         with contextlib.suppress(OSError):
-            os.write(2, _SKIP if self._raises else self._note)
+            os.write(2, _SKIP if self._raises else _PAUSING if number == PAUSE else self._note)
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
-        self._signals += 1
+        self._signals += number != PAUSE
         if self._signals > 1:
             self._leave(128 + number)
-        self._ask()
+        self._ask(number)
         if self._raises:
             raise KeyboardInterrupt
 
@@ -167,7 +175,7 @@ class StopRequest:
 
 @contextlib.contextmanager
 def leaving_at_once(note: bytes = b"stopped before the run began\n") -> Iterator[None]:
-    """Before there is anything to save: SIGINT or SIGTERM ends the process with 0, whatever it is importing."""
+    """Before there is anything to save: SIGINT, SIGTERM or SIGUSR1 ends the process with 0, whatever it is importing."""
 
     def leave(number: int, frame: FrameType | None) -> None:
         with contextlib.suppress(OSError):
@@ -176,7 +184,7 @@ def leaving_at_once(note: bytes = b"stopped before the run began\n") -> Iterator
 
     previous: dict[signal.Signals, Any] = {}
     with contextlib.suppress(ValueError):  # not the main thread
-        for number in _SIGNALS:
+        for number in REQUESTS:
             previous[number] = signal.signal(number, leave)
     try:
         yield

@@ -152,7 +152,7 @@ def join(serve: Callable[[Ranks], None]) -> None:
     if here.rank == 0:
         atexit.register(_at_exit)
         return
-    for number in (signal.SIGINT, signal.SIGTERM):
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):
         signal.signal(number, signal.SIG_IGN)  # whoever sends it to everybody means rank 0, which decides
     code = 0
     try:

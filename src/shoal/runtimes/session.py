@@ -12,7 +12,9 @@ from shoal.core.ports import NOT_YET, Op
 from shoal.core.program import Fault, Program, Reply, Report, Role, Snapshot, Steps
 
 Event = Report | Fault
-Events = Generator[Event, Reply | None, None]  # what is sent after a report is the reply to it; after a fault it is ignored
+Events = Generator[
+    Event, Reply | None, None
+]  # what is sent after a report is the reply to it; after a fault it is ignored
 
 
 class Session(Protocol):
@@ -74,9 +76,7 @@ def resume(steps: Steps, answer: Any) -> Op[Any] | Report:
     return steps.throw(answer.error) if isinstance(answer, Failed) else steps.send(answer)
 
 
-def drive(
-    steps: Steps, pause: float, between: Callable[[], None]
-) -> Generator[Report | None, Reply | None, None]:
+def drive(steps: Steps, pause: float, between: Callable[[], None]) -> Generator[Report | None, Reply | None, None]:
     """Run a role where waiting may block. After each wait, of at most `pause` seconds, it calls `between()` and yields None."""
     answer: Any = None
     with contextlib.closing(steps):
@@ -96,7 +96,9 @@ def drive(
 
 
 def events(
-    reports: Generator[Report | None, Reply | None, None], faults: deque[Fault], before: Callable[[], None] | None = None
+    reports: Generator[Report | None, Reply | None, None],
+    faults: deque[Fault],
+    before: Callable[[], None] | None = None,
 ) -> Events:
     """A main role's reports, each after the faults that came before it; ends with the role, or with `Stopped`.
 
