@@ -15,6 +15,8 @@ STARTED = time.monotonic()
 
 COMMANDS = {
     "train": "train an agent: shoal train LunarLander-v3",
+    "pause": "ask a training to checkpoint and end, to go on later: shoal pause runs/…",
+    "stop": "ask a training to checkpoint and end: shoal stop runs/…",
     "eval": "judge a run's policy on fresh episodes: shoal eval runs/… --episodes 500",
     "play": "watch a run's policy: shoal play runs/… --video out.mp4",
     "report": "write a run's report.html",

@@ -99,11 +99,30 @@ class RunLock:
         self._fd = None
 
 
-def _holder(said: bytes) -> str:
+def holder_of(folder: Path) -> Holder | None:
+    """The process that trains in `folder` now; None if none does."""
     try:
-        return str(msgspec.json.decode(said, type=Holder))
+        descriptor = os.open(folder / NAME, os.O_RDONLY)
+    except OSError:
+        return None
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        return None
+    except OSError:
+        return _decoded(os.pread(descriptor, 1 << 12, 0))
+    finally:
+        os.close(descriptor)
+
+
+def _decoded(said: bytes) -> Holder | None:
+    try:
+        return msgspec.json.decode(said, type=Holder)
     except msgspec.MsgspecError:  # it has not said so yet
-        return "another process"
+        return None
+
+
+def _holder(said: bytes) -> str:
+    return str(_decoded(said) or "another process")
 
 
 @cache

@@ -186,6 +186,8 @@ def leaving_at_once(note: bytes = b"stopped before the run began\n") -> Iterator
     with contextlib.suppress(ValueError):  # not the main thread
         for number in REQUESTS:
             previous[number] = signal.signal(number, leave)
+        # A process that starts this one may hold them back until they can be answered.
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, REQUESTS)
     try:
         yield
     finally:

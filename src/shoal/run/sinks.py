@@ -228,6 +228,26 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
     return rows
 
 
+class MetricLines:
+    """The rows of a `metrics.jsonl` that another process writes, as they come. `read` bytes of it are known already."""
+
+    def __init__(self, path: Path, read: int = 0) -> None:
+        self._path, self._read = path, read
+
+    def new(self) -> list[dict[str, Any]]:
+        """The rows since the last call; a line that is not complete yet comes later."""
+        try:
+            with self._path.open("rb") as file:
+                # A resumed run first cuts off a line that was not complete.
+                file.seek(min(self._read, os.fstat(file.fileno()).st_size))
+                whole, newline, rest = file.read().rpartition(b"\n")
+                self._read = file.tell() - len(rest)
+        except FileNotFoundError:
+            return []
+        rows = [_row(line) for line in whole.split(b"\n")] if newline else []
+        return [row for row in rows if row is not None]
+
+
 def _row(line: bytes) -> dict[str, Any] | None:
     try:
         return msgspec.json.decode(line, type=dict[str, Any])

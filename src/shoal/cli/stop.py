@@ -1,0 +1,29 @@
+"""`shoal stop`: ask a training to checkpoint and end."""
+
+from __future__ import annotations
+
+import sys
+
+from shoal.cli.flags import one_positional, split
+
+USAGE = """usage: shoal stop RUN
+
+Asks the training in the run folder RUN, which another process on this machine makes, to write a checkpoint after its update and to
+end with exit code 0, as Ctrl-C does; waits until it has. Its summary says `stopped`.
+"""
+
+
+def run(words: list[str]) -> int:
+    parsed = split(words, ("help", "quiet"), ())
+    if "help" in parsed.switches:
+        print(USAGE, end="")
+        return 0
+    path = one_positional(parsed, "run folder")
+    from shoal.studies.handle import RunHandle
+
+    handle = RunHandle.attach(path)
+    handle.stop()
+    summary = handle.wait()
+    if "quiet" not in parsed.switches:
+        print(f"{summary['ended']} after {summary['env_steps']:,} steps: {path}", file=sys.stderr)
+    return 0

@@ -1,0 +1,150 @@
+"""A run in a process of its own: start it, read its metrics as they come, pause or stop it, and go on with it later.
+
+A handle sees a run through its folder, so that it works just as well for a training that somebody else has started. Metrics are
+the lines of `metrics.jsonl`; a request is a signal, answered by a checkpoint and exit code 0. A paused run goes on wherever its
+folder is: on this machine or on another.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from shoal.core.errors import BadInput, RunFailed
+from shoal.experiment import nest
+from shoal.process.commands import Command
+from shoal.process.lock import holder_of
+from shoal.process.signals import PAUSE, STOP
+from shoal.run.folder import RunFolder, read_json
+from shoal.run.sinks import MetricLines
+from shoal.studies.grid import word
+
+LOOK = 0.1  # seconds between two looks at a run
+
+
+class RunHandle:
+    """One run in another process. `start` begins or resumes one, `attach` finds one; both give its `path`."""
+
+    def __init__(self, path: Path, command: Command | None = None, *, read: int = 0) -> None:
+        self.path, self._command = path, command
+        self._folder = RunFolder(path)
+        self._lines = MetricLines(self._folder.metrics_path, read)
+
+    def __repr__(self) -> str:
+        return f"RunHandle({str(self.path)!r}{', running' if self.running else ''})"
+
+    @classmethod
+    def start(
+        cls,
+        env: str | None = None,
+        *,
+        out: str | Path | None = None,
+        resume: str | Path | None = None,
+        report: bool = False,
+        **settings: Any,
+    ) -> RunHandle:
+        """Begin a training, or `resume` one from its last checkpoint; settings are those of `shoal.train`.
+
+        The process ends with this one, after a checkpoint. `env` is an id or an import path; without `out` the folder is a new one
+        under `runs/`. What the training refuses is raised by `wait`.
+        """
+        words, read = ["train", "--quiet", *([] if report else ["--no-report"])], 0
+        if resume is not None:
+            if out is not None or env is not None:
+                raise BadInput("resume goes on with a run as it is: it takes neither env nor out")
+            folder = RunFolder.open(resume)
+            read = folder.metrics_path.stat().st_size if folder.metrics_path.exists() else 0
+            words += ["--resume", str(folder.checkpoint or folder.path)]
+        else:
+            if not isinstance(env, str):
+                raise BadInput(f"env is {env!r}: another process finds an environment by its id or its import path")
+            nested = nest(settings)
+            names = (
+                str(nested.get(axis, {}).get("name", usual)) for axis, usual in (("algo", "ppo"), ("topology", "run"))
+            )
+            folder = RunFolder.create(out, env, *names)
+            words += [env, "--out", str(folder.path)]
+        return cls(folder.path, Command([*words, *flags_of(settings)]), read=read)
+
+    @classmethod
+    def attach(cls, path: str | Path) -> RunHandle:
+        """The run in this folder, whoever trains it. Its metrics are read from their beginning."""
+        return cls(RunFolder.open(path).path)
+
+    @property
+    def running(self) -> bool:
+        if self._command is not None:
+            return self._command.code is None
+        return holder_of(self.path) is not None
+
+    def metrics(self) -> Iterator[dict[str, Any]]:
+        """The lines of metrics that were not read yet, then each as it comes, until the run has ended."""
+        while True:
+            running = self.running  # asked first: what a run that has ended wrote is all there
+            yield from self._lines.new()
+            if not running:
+                return
+            self._pause()
+
+    def pause(self) -> None:
+        """Ask for a checkpoint and exit code 0; the result says `paused`. Asking again has no further effect."""
+        self._ask(PAUSE)
+
+    def stop(self) -> None:
+        """Ask for a checkpoint and exit code 0; the result says `stopped`. Asking again ends the run at once."""
+        self._ask(STOP)
+
+    def kill(self) -> None:
+        """End it now. What it learnt since its last checkpoint is lost."""
+        self._ask(signal.SIGKILL)
+
+    def wait(self, seconds: float | None = None) -> dict[str, Any]:
+        """The summary of the run once it has ended, with `ended`: budget, solved, stopped or paused.
+
+        Raises:
+            TimeoutError: it still runs after this many seconds.
+            BadInput: the training was refused.
+            RunFailed: it failed, was killed, or was asked to end before it had begun; the line says which.
+        """
+        deadline = None if seconds is None else time.monotonic() + seconds
+        while self.running:
+            if deadline is not None and time.monotonic() >= deadline:
+                raise TimeoutError(f"{self.path} still runs after {seconds} seconds")
+            self._pause()
+        code = 0 if self._command is None else self._command.code
+        if self._command is not None and code:
+            raise (BadInput if code == BadInput.exit_code else RunFailed)(self._command.reason)
+        if not self._folder.summary_path.exists():
+            raise RunFailed(f"{self.path}: the run was ended before it began")
+        return read_json(self._folder.summary_path)
+
+    def _ask(self, number: signal.Signals) -> None:
+        if self._command is not None:
+            self._command.send(number)
+            return
+        holder = holder_of(self.path)
+        if holder is None:
+            raise BadInput(f"{str(self.path)!r}: nothing trains there now")
+        if holder.host != socket.gethostname():
+            raise BadInput(f"{str(self.path)!r} is trained by {holder}: ask there")
+        os.kill(holder.pid, number)
+
+    def _pause(self) -> None:
+        if self._command is not None:
+            self._command.wait(LOOK)
+        else:
+            time.sleep(LOOK)
+
+
+def flags_of(settings: dict[str, Any]) -> list[str]:
+    """Settings as `shoal train` takes them on its command line: `--algo ppo --algo.clip 0.3`."""
+    flags: dict[str, Any] = {}
+    for name, value in nest({name: value for name, value in settings.items() if value is not None}).items():
+        table = value if isinstance(value, dict) else {"": value}
+        flags |= {name if field in ("", "name") else f"{name}.{field}": entry for field, entry in table.items()}
+    return [f"--{name.replace('_', '-')}={word(value)}" for name, value in flags.items() if value is not None]
