@@ -219,6 +219,14 @@ class TestLearning:
         assert params_hash(after.params) == params_hash(after.extra["target"]) == params_hash(given)
         assert int(after.step) == int(state.step) + 1 and bits(after.moments) == bits(state.moments)
 
+    def test_adopt_counts_no_gradient_and_leaves_the_target(self) -> None:
+        algorithm = make(target_every=1)
+        state = begin(algorithm)
+        given = jax.tree.map(lambda p: p + 1, state.params)
+        after = algorithm.adopt(state, given)
+        assert params_hash(after.params) == params_hash(given)
+        assert bits(after._replace(params=state.params)) == bits(state)
+
     def test_gradients_are_clipped(self) -> None:
         algorithm = make(max_grad_norm=1e-3)
         grads, feedback, _ = _gradient(algorithm)(begin(algorithm), drawn())

@@ -202,6 +202,14 @@ class TestAlgorithm:
         assert params_hash(after.params) == params_hash(given) and int(after.step) == int(state.step) + 1
         assert bits(after.moments) == bits(state.moments)
 
+    def test_adopt_takes_params_and_leaves_all_else(self, name: str) -> None:
+        algorithm = make(name, normalise_obs=True, normalise_reward=True)
+        state = begin(algorithm)
+        given = jax.tree.map(lambda p: p + 1, state.params)
+        after = algorithm.adopt(state, given)
+        assert params_hash(after.params) == params_hash(given)
+        assert bits(after._replace(params=state.params)) == bits(state)
+
     @pytest.mark.parametrize(("kind", "normalised"), [("discrete", True), ("mixed", False), ("recurrent", True)])
     def test_the_autoreset_row_has_no_effect(self, name: str, kind: str, normalised: bool) -> None:
         algorithm = make(name, kind, normalise_obs=normalised, normalise_reward=normalised, batch_size=16)

@@ -112,6 +112,22 @@ class TestTable:
         assert seen == [([1], [1, 1, 1])]
         assert b.pull()[1].tobytes() == new.tobytes()
 
+    @pytest.mark.parametrize("consistency", ["hogwild", "lock"])
+    def test_move_is_exact_where_nothing_was_pushed_since_and_adds_the_difference_elsewhere(
+        self, world: World, consistency: str
+    ) -> None:
+        a, b = self.ends(world, consistency)
+        old, new = np.array([0.1, 0.2, 0.3], np.float32), np.array([0.7, 1e-9, -3.3], np.float32)
+        a.put(old)
+        answer(b.move(old, new))
+        assert a.pull()[1].tobytes() == new.tobytes()
+        answer(a.push(0, np.array([0, 0, 1], np.float32)))
+        answer(b.move(new, old))
+        moved = a.pull()[1]
+        assert moved[:2].tobytes() == old[:2].tobytes() and moved[2] == pytest.approx(1.3)
+        if consistency == "hogwild":
+            assert a.lost() == pytest.approx(0, abs=1e-6), "what is moved is not counted as lost"
+
     def test_rows_change_by_themselves_and_in_pairs(self, world: World) -> None:
         a, b = self.ends(world, rows=3)
         for row in range(3):

@@ -24,7 +24,7 @@ with StopRequest() as stop:
     print("ready", flush=True)
     while not stop.requested:
         time.sleep(0.01)
-    print("asked", flush=True)
+    print("asked", stop.why, flush=True)
     if len(sys.argv) > 1:
         time.sleep(%r)
 print("saved")
@@ -47,7 +47,7 @@ def test_once_ends_the_loop_and_says_so(number: signal.Signals) -> None:
     child = start(ignore=True)  # as shells start background jobs
     child.send_signal(number)
     out, error = child.communicate(timeout=STAY / 2)
-    assert child.returncode == 0 and out == "asked\nsaved\n"
+    assert child.returncode == 0 and out == "asked stopped\nsaved\n"
     assert error == "stopping after this update: checkpointing (again to exit now)\n"
 
 
@@ -55,11 +55,23 @@ def test_once_ends_the_loop_and_says_so(number: signal.Signals) -> None:
 def test_twice_exits_at_once_after_the_callbacks(number: signal.Signals, code: int) -> None:
     child = start("stay")
     child.send_signal(signal.SIGINT)
-    assert child.stdout is not None and child.stdout.readline() == "asked\n"
+    assert child.stdout is not None and child.stdout.readline() == "asked stopped\n"
     child.send_signal(number)
     out, error = child.communicate(timeout=STAY / 2)
     assert child.returncode == code
     assert out == "newer\nolder\n" and "ZeroDivisionError" in error
+
+
+def test_a_pause_asks_and_never_insists() -> None:
+    child = start("stay")
+    for _ in range(3):
+        child.send_signal(signal.SIGUSR1)
+    assert child.stdout is not None and child.stdout.readline() == "asked paused\n"
+    for number in (signal.SIGUSR1, signal.SIGTERM, signal.SIGINT):  # the second of the latter insists
+        child.send_signal(number)
+    _, error = child.communicate(timeout=STAY / 2)
+    assert child.returncode in (130, 143)
+    assert error.startswith("pausing after this update: checkpointing\n")
 
 
 def test_handlers_are_put_back() -> None:

@@ -17,7 +17,7 @@ from tensorboardX.record_writer import masked_crc32c
 from shoal.core.errors import BadInput
 from shoal.run import sinks
 from shoal.run.folder import RunFolder
-from shoal.run.sinks import open_sinks, read_metrics
+from shoal.run.sinks import MetricLines, open_sinks, read_metrics
 
 
 @pytest.fixture
@@ -73,6 +73,24 @@ def test_a_cut_off_last_line_spoils_nothing(folder: RunFolder, tail: bytes, step
     second.write(2, {})
     second.close()
     assert [row["step"] for row in read_metrics(folder.metrics_path)] == steps
+
+
+def test_lines_are_read_as_they_come(folder: RunFolder) -> None:
+    lines, path = MetricLines(folder.metrics_path), folder.metrics_path
+    assert lines.new() == []
+    path.write_bytes(b'{"step":1}\n{"step":2}\n{"st')
+    assert [row["step"] for row in lines.new()] == [1, 2]
+    assert lines.new() == []
+    with path.open("ab") as file:
+        file.write(b'ep":3}\n')
+    assert [row["step"] for row in lines.new()] == [3]
+    path.write_bytes(b'{"step":1}\n{"step":2}\n{"st')  # what a killed run leaves, and what its successor makes of it
+    later = MetricLines(path, path.stat().st_size)
+    path.write_bytes(b'{"step":1}\n{"step":2}\n')
+    assert later.new() == []
+    with path.open("ab") as file:
+        file.write(b'{"step":3}\n')
+    assert [row["step"] for row in later.new()] == [3]
 
 
 def test_damage_in_the_middle_is_told(folder: RunFolder) -> None:

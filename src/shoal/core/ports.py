@@ -161,6 +161,12 @@ class Table(Protocol):
         Answers the number of changes of the first of them so far, this one included. Not under `hogwild`.
         """
 
+    def move(self, old: np.ndarray, new: np.ndarray, row: int = 0) -> Op[int]:
+        """Take the row from `old` to `new`: entries that still are `old` become `new`, to the others the difference is added.
+
+        For one role that does not push. Under `hogwild` a push at the same moment may be lost, as between two pushes.
+        """
+
     def lost(self) -> float:
         """The share of what was pushed that did not arrive, because two added at once; of a sample of the entries."""
 

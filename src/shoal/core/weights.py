@@ -56,6 +56,11 @@ def to_vector(tree: Any) -> np.ndarray:
     return np.concatenate(leaves) if leaves else np.zeros(0, np.float32)
 
 
+def moved(vector: np.ndarray, old: np.ndarray, new: np.ndarray) -> np.ndarray:
+    """`vector` moved by `new - old`; exactly `new` where it still is `old`."""
+    return np.where(vector == old, new, vector + (new - old))
+
+
 def params_hash(tree: Any) -> str:
     """SHA-256 of the weights' bytes: equal if and only if every bit is."""
     return hashlib.sha256(to_vector(tree).tobytes()).hexdigest()

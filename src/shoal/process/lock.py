@@ -6,6 +6,7 @@ import contextlib
 import errno
 import fcntl
 import os
+import select
 import socket
 import time
 from collections.abc import Callable
@@ -112,6 +113,18 @@ def holder_of(folder: Path) -> Holder | None:
         return _decoded(os.pread(descriptor, 1 << 12, 0))
     finally:
         os.close(descriptor)
+
+
+def wait_for(holder: Holder, seconds: float) -> None:
+    """Wait until this process has ended, at most so long. Of one on another machine nothing is heard: the time passes."""
+    poll = select.poll()
+    with contextlib.ExitStack() as stack:
+        if holder.host == socket.gethostname():
+            with contextlib.suppress(OSError, AttributeError):  # it has ended; or this system has no such descriptors
+                descriptor = os.pidfd_open(holder.pid)
+                stack.callback(os.close, descriptor)
+                poll.register(descriptor, select.POLLIN)
+        poll.poll(seconds * 1e3)
 
 
 def _decoded(said: bytes) -> Holder | None:

@@ -208,10 +208,9 @@ class AsyncLearner:
         self.trainer = Trainer(blueprint, context)
 
     def run(self) -> Steps:
-        trainer, intake, told = self.trainer, self._intake, self._told
+        trainer, intake, told, driven = self.trainer, self._intake, self._told, self._blueprint.driven
         trainer.compile(trainer.actor if self._lockstep else None)
-        self._board.publish(trainer.version, to_vector(trainer.actor))
-        steps, last = 0, None
+        broadcast, steps, last = self._publish(), 0, None
         while True:
             asked = time.monotonic()
             slots = yield from intake.batch(trainer.version)
@@ -223,17 +222,25 @@ class AsyncLearner:
                 return
             waited = time.monotonic() - asked
             report = trainer.learn(slots, trainer.actor if self._lockstep else None, waited, steps)
-            published = time.monotonic()
             # Published before the slots are free: an actor that waited for room finds what its unroll led to.
-            self._board.publish(trainer.version, to_vector(trainer.actor))
-            broadcast = time.monotonic() - published
-            intake.release()
+            if not driven:
+                broadcast = self._publish()
+                intake.release()
             episodes = told.listen()
             steps = told.steps if self._source.lossy else intake.steps
             counts = {**intake.metrics(), "queue/refused": float(told.refused), "time/broadcast": broadcast}
             metrics = {**report.metrics, **counts}
             last = replace(report, episodes=episodes, env_steps=steps, metrics=metrics)
-            yield last
+            trainer.adopt((yield last))
+            if driven:
+                broadcast = self._publish()
+                intake.release()
+
+    def _publish(self) -> float:
+        """The newest weights, to all actors; the seconds that it took."""
+        began = time.monotonic()
+        self._board.publish(self.trainer.version, to_vector(self.trainer.actor))
+        return time.monotonic() - began
 
     def snapshots(self) -> Snapshot:
         return self.trainer.snapshots()

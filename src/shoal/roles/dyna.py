@@ -203,10 +203,10 @@ class DynaLearner:
         self._model.put(to_vector(self.trainer.state.extra["model"]))
 
     def run(self) -> Steps:
-        trainer = self.trainer
+        trainer, driven = self.trainer, self._blueprint.driven
         acted = {trainer.version: trainer.actor}
         trainer.compile(trainer.actor)
-        self._publish()
+        broadcast = self._publish()
         while True:
             asked = time.monotonic()
             slot = yield from self._stream.take(0)
@@ -218,22 +218,25 @@ class DynaLearner:
             acted = {version: actor for version, actor in acted.items() if version >= needed}
             report = trainer.learn([slot], acted[needed], waited)
             self._stream.release(0)
-            acted[trainer.version] = trainer.actor
-            published = time.monotonic()
-            self._publish()
+            broadcast = broadcast if driven else self._publish()
             self._take_over_model()
-            times = {"time/broadcast": time.monotonic() - published, "queue/depth": float(self._stream.depth(0))}
-            yield Report(**{**vars(report), "metrics": {**report.metrics, **times}, "state": trainer.state})
+            times = {"time/broadcast": broadcast, "queue/depth": float(self._stream.depth(0))}
+            metrics = {**report.metrics, **times}
+            trainer.adopt((yield Report(**{**vars(report), "metrics": metrics, "state": trainer.state})))
+            acted[trainer.version] = trainer.actor
+            if driven:
+                broadcast = self._publish()
 
     def _due(self, version: int) -> int:
         """Blocks to wait for at this update: as many as bring their number to `rounds` an update."""
         return int((version + 1) * self._rounds) - int(version * self._rounds)
 
-    def _publish(self) -> None:
-        """Scales first: whoever sees the weights finds the units that belong to the rows behind them."""
-        trainer = self.trainer
+    def _publish(self) -> float:
+        """The newest weights; the seconds that it took. Scales go first: a reader of the weights finds the units of their rows."""
+        trainer, began = self.trainer, time.monotonic()
         self._scales.publish(trainer.version, to_vector(self._algorithm.scales(trainer.state)))
         self._board.publish(trainer.version, to_vector(trainer.actor))
+        return time.monotonic() - began
 
     def _take_over_model(self) -> None:
         """The planners' model as it stands, into the state: that is what a checkpoint keeps."""

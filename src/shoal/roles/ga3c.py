@@ -285,8 +285,7 @@ class Applier:
         for lane in range(self._setup.start.trainers):
             yield from stream.take(lane)  # its first word is that it is ready
             stream.release(lane)
-        self._params.publish(self.version, to_vector(Known(self.state.params, self.state.obs)))
-        self._weights.publish(self.version, to_vector(blueprint.algorithm.actor_state(self.state)))
+        self._publish()
         began_at, spent = 0.0, 0.0
         heard: list[News] = []
         lags: Counter[int] = Counter()
@@ -312,14 +311,14 @@ class Applier:
                 self.state = after
             else:
                 self._watch.bad(seen_in(blueprint.algorithm, self.state, found.metrics))
-                known = to_vector(Known(self.state.params, self.state.obs))
-                actor = to_vector(blueprint.algorithm.actor_state(self.state))
+                known = actor = None
             lag = self.version - slot["acted"].ravel()
             stream.release(lane)
             lags.update(lag.tolist())
             self.version += 1
-            self._params.publish(self.version, np.asarray(known))
-            self._weights.publish(self.version, np.asarray(actor))
+            due = self._due(time.monotonic() - reported)
+            if not (due and blueprint.driven):
+                self._publish(known, actor)
             self._steps += found.steps
             heard.append(found)
             now = time.monotonic()
@@ -329,7 +328,7 @@ class Applier:
             elif self._setup.adjust_after and now - tried >= self._pause():
                 self._adjust((self._steps - rate_from) / (now - measured))
                 tried = now
-            if now - reported < REPORT_EVERY and self.version < blueprint.updates:
+            if not due:
                 continue
             episodes = tuple(self._told())
             times = {"time/learn": spent, "time/wait": waited, "time/collect": 0.0, "time/broadcast": 0.0}
@@ -344,7 +343,7 @@ class Applier:
                 **self._status(speed, episodes),
             }
             reported, last_steps, heard, spent, waited = now, self._steps, [], 0.0, 0.0
-            yield Report(
+            reply = yield Report(
                 version=self.version,
                 env_steps=self._steps,
                 began_at=began_at,
@@ -355,6 +354,23 @@ class Applier:
                 lags=lags,
             )
             lags = Counter()
+            if reply.weights is not None:
+                self.state = blueprint.adopted(self.state, reply.weights)
+            if blueprint.driven:
+                self._publish()
+
+    def _due(self, seconds: float) -> bool:
+        """Whether a report is due, this long after the last."""
+        every, last = self._blueprint.report_every, self.version >= self._blueprint.updates
+        return last or (self.version % every == 0 if every else seconds >= REPORT_EVERY)
+
+    def _publish(self, known: Any = None, actor: Any = None) -> None:
+        """The newest weights, to trainers and predictors: as these vectors, or from the state."""
+        if known is None:
+            known = to_vector(Known(self.state.params, self.state.obs))
+            actor = to_vector(self._blueprint.algorithm.actor_state(self.state))
+        self._params.publish(self.version, np.asarray(known))
+        self._weights.publish(self.version, np.asarray(actor))
 
     def _pause(self) -> float:
         """Until the next step of the adjustment: the first comes sooner."""

@@ -18,10 +18,10 @@ import numpy as np
 from shoal.core.algorithm import LearnerState
 from shoal.core.blueprint import Blueprint
 from shoal.core.ports import Board, Group, GroupBroken, Op
-from shoal.core.program import Context, Episode, Ports, Report, Snapshot, Steps
+from shoal.core.program import Context, Episode, Ports, Reply, Report, Snapshot, Steps
 from shoal.core.telemetry import is_maximum
 from shoal.core.trajectory import as_trajectory
-from shoal.core.weights import to_vector
+from shoal.core.weights import moved, to_vector
 from shoal.learning.intake import BatchSource, Intake
 from shoal.learning.joint_update import JointUpdate, Together
 from shoal.learning.soundness import Watch
@@ -50,6 +50,7 @@ class JointLearner:
         self._states: Board = ports["states"]
         self._agreed: Board = ports["totals"]
         self._group: Group = ports["learners"]
+        self._handed: Board | None = ports.get("handed")  # from the first to the others, in a driven run
         self._intake = Intake(blueprint, index, source, ports)
         self._update = JointUpdate(blueprint, index, together, self._group, Watch(context))
         self._told = ActorNews(blueprint, ports) if index == 0 else None
@@ -73,16 +74,35 @@ class JointLearner:
         while True:
             try:
                 report = yield from self._round()
+                if report is None:
+                    yield from self._end()
+                    return
+                reply = Reply()
+                if self._index == 0:
+                    self._last = report
+                    reply = yield report
+                if self._handed is not None:
+                    yield from self._adopt(reply, self._handed)
             except GroupBroken:
                 self._intake.drop()
                 yield from self._meet()
-                continue
-            if report is None:
-                yield from self._end()
-                return
-            if self._index == 0:
-                self._last = report
-                yield report
+
+    def _adopt(self, reply: Reply, handed: Board) -> Generator[Op[Any], Any, None]:
+        """Agree on the reply of a driver, which the first alone has; then publish and free the slots, as a round does undriven.
+
+        Learners that average only now and then differ from what was reported: they move by as much as it does.
+        """
+        if self._index == 0:
+            if reply.weights is not None:
+                reported = to_vector(self.state.params)
+                self.state = self._blueprint.adopted(self.state, reply.weights)
+                handed.publish(self.version, np.concatenate([reported, to_vector(self.state.params)]))
+            self._publish()
+        given = yield from self._group.mean(self._index, np.array([reply.weights is not None], np.float32))
+        if given[0] > 0 and self._index != 0:
+            old, new = handed.latest()[1].reshape(2, -1)
+            self.state = self._blueprint.adopted(self.state, moved(to_vector(self.state.params), old, new))
+        self._intake.release()
 
     def _end(self) -> Steps:
         """There is nothing left to learn from. The first hears the actors' last words; the others wait until it has ended all."""
@@ -143,7 +163,7 @@ class JointLearner:
         }
         self.state, self.version = state, self.version + 1
         published = now()
-        if self._index == 0:
+        if self._index == 0 and self._handed is None:
             self._publish()
         broadcast = now() - published
         episodes = self._told.listen() if self._told is not None else ()
@@ -156,7 +176,8 @@ class JointLearner:
         self._rounds += 1
         if self._index == 0:
             self._agreed.publish(self._rounds, self._totals.view(np.float32))
-        intake.release()
+        if self._handed is None:
+            intake.release()
         return self._report({**joint, "time/broadcast": broadcast}, episodes)
 
     def _reduced(

@@ -13,7 +13,7 @@ from shoal.acting.collector import Collector
 from shoal.acting.episodes import EpisodeTracker
 from shoal.core.blueprint import Blueprint
 from shoal.core.ports import Board, Slot, Stream
-from shoal.core.program import Context, Part, Ports, Report, Snapshot, Steps
+from shoal.core.program import Context, Part, Ports, Reply, Report, Snapshot, Steps
 from shoal.core.trajectory import as_trajectory
 from shoal.core.weights import to_vector
 from shoal.learning.soundness import Watch
@@ -76,6 +76,12 @@ class Trainer:
             lags=dict(zip(*(n.tolist() for n in np.unique(lag, return_counts=True)), strict=True)),
         )
 
+    def adopt(self, reply: Reply) -> None:
+        """Go on with the weights that the reply brings, if it does."""
+        if reply.weights is not None:
+            self.state = self._blueprint.adopted(self.state, reply.weights)
+            self.actor = self._blueprint.algorithm.actor_state(self.state)
+
     def snapshots(self) -> Snapshot:
         trackers = {f"episodes-{i}": Part(tracker.snapshot()) for i, tracker in enumerate(self._trackers)}
         return {**trackers, **self._update.snapshots()}
@@ -95,10 +101,10 @@ class Learner:
 
     def run(self) -> Steps:
         trainer, stream, lanes = self.trainer, self._stream, range(self._blueprint.actors)
-        acted = {trainer.version: trainer.actor}
+        acted, driven = {trainer.version: trainer.actor}, self._blueprint.driven
         # Compiled first: actors that began now would only wait for it, and take cores from it.
         trainer.compile(trainer.actor)
-        self._board.publish(trainer.version, to_vector(trainer.actor))
+        broadcast = self._publish()
         while True:
             asked, slots = time.monotonic(), []
             for lane in lanes:
@@ -109,11 +115,18 @@ class Learner:
             report = trainer.learn(slots, acted[needed], waited)
             for lane in lanes:
                 stream.release(lane)
+            broadcast = broadcast if driven else self._publish()
+            times = {"time/broadcast": broadcast, "queue/depth": sum(map(stream.depth, lanes))}
+            trainer.adopt((yield Report(**{**vars(report), "metrics": {**report.metrics, **times}})))
             acted[trainer.version] = trainer.actor
-            published = time.monotonic()
-            self._board.publish(trainer.version, to_vector(trainer.actor))
-            times = {"time/broadcast": time.monotonic() - published, "queue/depth": sum(map(stream.depth, lanes))}
-            yield Report(**{**vars(report), "metrics": {**report.metrics, **times}})
+            if driven:
+                broadcast = self._publish()
+
+    def _publish(self) -> float:
+        """The newest weights, to all actors; the seconds that it took."""
+        began = time.monotonic()
+        self._board.publish(self.trainer.version, to_vector(self.trainer.actor))
+        return time.monotonic() - began
 
     def snapshots(self) -> Snapshot:
         return self.trainer.snapshots()
@@ -140,7 +153,7 @@ class Sequential:
             for collector, slot in zip(self._collectors, self._slots, strict=True):
                 collector.collect(actor, trainer.version, trainer.version, slot)
             report = trainer.learn(self._slots, trainer.actor, 0.0)
-            yield Report(**{**vars(report), "metrics": {**report.metrics, "time/broadcast": 0.0}})
+            trainer.adopt((yield Report(**{**vars(report), "metrics": {**report.metrics, "time/broadcast": 0.0}})))
 
     def snapshots(self) -> Snapshot:
         collectors = {f"actor-{i}": Part(c.snapshot()) for i, c in enumerate(self._collectors)}

@@ -220,13 +220,13 @@ class SeedLearner:
         self._board: Board = ports["weights"]
         self._stream: Stream = ports["unrolls"]
         self._heard = InferenceStats(ports["news"])
-        self._lanes = range(blueprint.actors)
+        self._lanes, self._driven = range(blueprint.actors), blueprint.driven
         self.trainer = Trainer(blueprint, context)
 
     def run(self) -> Steps:
         trainer, stream = self.trainer, self._stream
         trainer.compile(None)
-        self._board.publish(trainer.version, to_vector(trainer.actor))
+        broadcast = self._publish()
         while True:
             asked, slots = time.monotonic(), []
             for lane in self._lanes:
@@ -234,15 +234,22 @@ class SeedLearner:
             report = trainer.learn(slots, None, time.monotonic() - asked)
             for lane in self._lanes:
                 stream.release(lane)
-            published = time.monotonic()
-            self._board.publish(trainer.version, to_vector(trainer.actor))
+            broadcast = broadcast if self._driven else self._publish()
             metrics = {
                 **report.metrics,
                 **self._heard.metrics(),
-                "time/broadcast": time.monotonic() - published,
+                "time/broadcast": broadcast,
                 "queue/depth": float(sum(map(stream.depth, self._lanes))),
             }
-            yield Report(**{**vars(report), "metrics": metrics})
+            trainer.adopt((yield Report(**{**vars(report), "metrics": metrics})))
+            if self._driven:
+                broadcast = self._publish()
+
+    def _publish(self) -> float:
+        """The newest weights, to the inference; the seconds that it took."""
+        began = time.monotonic()
+        self._board.publish(self.trainer.version, to_vector(self.trainer.actor))
+        return time.monotonic() - began
 
     def snapshots(self) -> Snapshot:
         return self.trainer.snapshots()

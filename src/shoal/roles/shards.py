@@ -11,6 +11,7 @@ import numpy as np
 from shoal.core.blueprint import Blueprint
 from shoal.core.ports import Stream, Table
 from shoal.core.program import Context, Ports, Snapshot, Steps
+from shoal.core.weights import moved
 from shoal.learning.shared_layout import SharedLayout
 from shoal.learning.soundness import Watch, is_sound, weight_norm
 
@@ -35,12 +36,18 @@ class Shard:
         lanes, index = list(range(self._stream.lanes)), self._index
         while True:
             lane, slot = yield from self._stream.take_any(lanes)
-            _, row = self._table.pull(index)
+            pulled, row = self._table.pull(index)
             progress = slot["progress"][0].copy()
             new = np.asarray(self._apply(row, slot["gradient"], progress))
             self._stream.release(lane)
             new = self._judged(row, new, progress)
-            yield from self._table.change([index], lambda _, rows, new=new: [new])  # type: ignore[misc]
+            # The server alone writes here, unless a driver hands in weights meanwhile.
+            yield from self._table.change(
+                [index],
+                lambda versions, rows, new=new, row=row, pulled=pulled: [  # type: ignore[misc]
+                    new if versions[0] == pulled else moved(rows[0], row, new)
+                ],
+            )
             lanes.append(lanes.pop(lanes.index(lane)))  # whoever was served last comes last
 
     def _judged(self, row: np.ndarray, new: np.ndarray, progress: float) -> np.ndarray:

@@ -307,8 +307,17 @@ class Monitor:
             version = self._blueprint.start + self._roster.finished()
             if self._due(version, reported) and (news or came is None):
                 self._last = self._report(version, news) if news else self._last_word(version)
-                yield self._last
+                reply = yield self._last
+                if reply.weights is not None:
+                    yield from self._adopt(self._last.state, reply.weights)
                 news, reported = [], time.monotonic()
+
+    def _adopt(self, state: LearnerState, weights: np.ndarray) -> Generator[Op[Any], Any, None]:
+        """Move the shared weights from those reported to those handed in; what workers have pushed meanwhile stays added."""
+        before = self._rows(self._packing.pack(state))
+        after = self._rows(self._packing.pack(self._blueprint.adopted(state, weights)))
+        for row, (old, new) in enumerate(zip(before, after, strict=True)):
+            yield from self._weights.move(old, new, row)
 
     def _due(self, version: int, reported: float) -> bool:
         if version <= self._version:
@@ -339,13 +348,9 @@ class Monitor:
         return Op(attempt, take.wait, take.what)
 
     def _fill(self, state: LearnerState) -> None:
-        vector, packing = self._packing.pack(state), self._packing
-        if self._config.consistency == "sharded":
-            for shard, row in enumerate(packing.to_shards(vector, self._weights.rows)):
-                self._weights.put(row, shard)
-        else:
-            for row in range(self._weights.rows):
-                self._weights.put(vector, row)
+        packing = self._packing
+        for row, vector in enumerate(self._rows(packing.pack(state))):
+            self._weights.put(vector, row)
         own = packing.pack_own(state)
         for worker in range(self._blueprint.actors):
             self._own.put(own, worker)
@@ -353,6 +358,12 @@ class Monitor:
             self._ports["statistics"].put(packing.pack_statistics(state))
         if "replay" in self._ports and REPLAY in self._blueprint.snapshots:
             self._ports["replay"].restore(self._blueprint.snapshots[REPLAY])
+
+    def _rows(self, vector: np.ndarray) -> np.ndarray:
+        """The table's rows for these shared weights: a slice each, or all of them."""
+        if self._config.consistency == "sharded":
+            return self._packing.to_shards(vector, self._weights.rows)
+        return np.broadcast_to(vector, (self._weights.rows, vector.size))
 
     def state(self) -> LearnerState:
         """The shared part as it is now; what workers keep for themselves is the first one's."""

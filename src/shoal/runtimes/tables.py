@@ -15,6 +15,7 @@ import numpy as np
 from shoal.core.ports import NOT_YET, Change, Op
 from shoal.core.program import RosterSpec, TableSpec
 from shoal.core.record import Field, Record
+from shoal.core.weights import moved
 
 if TYPE_CHECKING:
     from shoal.runtimes.memory import Lock, Place
@@ -129,6 +130,21 @@ class MemoryTable:
                     gate.release()
 
         return Op(attempt, self._waits, f"the lock of row {', '.join(map(str, rows))}")
+
+    def move(self, old: np.ndarray, new: np.ndarray, row: int = 0) -> Op[int]:
+        if not self._wild:
+            return self.change([row], lambda _, vectors: [moved(vectors[0], old, new)])
+        done: list[int] = []
+
+        def attempt() -> int:
+            if not done:
+                vector = self._vectors[0, 0]
+                vector[...] = moved(vector, old, new)
+                self._first += (new - old)[:: self._stride]
+                done.append(int(self._counts.sum()))
+            return done[0]
+
+        return Op(attempt, self._waits, "the table")
 
     def _write(self, rows: Sequence[int], by: Change) -> None:
         versions = [int(self._versions[row]) for row in rows]

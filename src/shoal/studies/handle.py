@@ -18,7 +18,7 @@ from typing import Any
 from shoal.core.errors import BadInput, RunFailed
 from shoal.experiment import nest
 from shoal.process.commands import Command
-from shoal.process.lock import holder_of
+from shoal.process.lock import holder_of, wait_for
 from shoal.process.signals import PAUSE, STOP
 from shoal.run.folder import RunFolder, read_json
 from shoal.run.sinks import MetricLines
@@ -137,8 +137,8 @@ class RunHandle:
     def _pause(self) -> None:
         if self._command is not None:
             self._command.wait(LOOK)
-        else:
-            time.sleep(LOOK)
+        elif (holder := holder_of(self.path)) is not None:
+            wait_for(holder, LOOK)
 
 
 def flags_of(settings: dict[str, Any]) -> list[str]:

@@ -21,6 +21,7 @@ from shoal.core.blueprint import Blueprint
 from shoal.core.config import NonNegative, Positive, PositiveFloat
 from shoal.core.errors import BadInput
 from shoal.core.program import BoardSpec, GroupSpec, PortSpec, Program, RoleSpec, StreamSpec
+from shoal.core.weights import layout_of
 from shoal.learning.intake import BatchSource
 from shoal.learning.joint_update import JointUpdate, Together
 from shoal.roles.async_actor_learner import ActorPolicy, AsyncActor, AsyncLearner, news_format
@@ -162,6 +163,9 @@ class ActorLearnerTopology:
             ports["learners"] = GroupSpec(members=count, size=size, roles=learners)
             ports["states"] = BoardSpec(writer=learners[0], readers=learners, size=state_size(blueprint), history=2)
             ports["totals"] = BoardSpec(writer=learners[0], readers=learners, size=TOTALS_SIZE, history=2)
+            if blueprint.driven:  # weights as reported, and as handed in
+                size = 2 * layout_of(blueprint.initial_state().params).size
+                ports["handed"] = BoardSpec(writer=learners[0], readers=learners, size=size, history=2)
         return Program(roles=tuple(roles), ports=ports)
 
     def _learner(self, blueprint: Blueprint, index: int, source: BatchSource, lockstep: bool, name: str) -> RoleSpec:
