@@ -8,17 +8,19 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from shoal.api import Reply as Reply
     from shoal.api import Run as Run
+    from shoal.api import RunHandle as RunHandle
     from shoal.api import load as load
     from shoal.api import train as train
     from shoal.optimize import learn_to_optimize as learn_to_optimize
 
 __version__ = "0.1.0"
-__all__ = ["Run", "__version__", "learn_to_optimize", "load", "optimize", "train"]
+__all__ = ["Reply", "Run", "RunHandle", "__version__", "learn_to_optimize", "load", "optimize", "train"]
 
 
 def __getattr__(name: str) -> Any:
-    if name in ("train", "load", "Run"):
+    if name in ("train", "load", "Run", "Reply", "RunHandle"):
         from shoal import api
 
         return getattr(api, name)

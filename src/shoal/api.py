@@ -1,4 +1,4 @@
-"""What a user of the Python package calls: `train`, `load`, and the `Run` that both return."""
+"""What a user of the Python package calls: `train`, `load`, the `Run` that both return, and `Reply` and `RunHandle` to drive one."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from shoal import launch
 from shoal.acting.player import Policy
 from shoal.core.errors import BadInput
 from shoal.core.program import Driver
+from shoal.core.program import Reply as Reply
 from shoal.core.weights import params_hash
 from shoal.experiment import Plan, merge, read_file, resolve
 from shoal.launch.compose import make_algorithm
@@ -32,6 +33,7 @@ from shoal.run.checkpoints import Checkpoints, Loaded
 from shoal.run.folder import RunFolder, read_json, ways
 from shoal.runtimes.mpi import join
 from shoal.studies import statistics
+from shoal.studies.handle import RunHandle as RunHandle
 
 CLIP_SECONDS = 20.0  # of drawing for a report: where a picture takes a tenth of a second, the clip is short
 
