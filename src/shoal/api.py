@@ -1,4 +1,4 @@
-"""What a user of the Python package calls: `train`, `load`, the `Run` that both return, and `Reply` and `RunHandle` to drive one."""
+"""What a user of the Python package calls: `train`, `load` and the `Run` that both return; `Reply` and `RunHandle` drive runs."""
 
 from __future__ import annotations
 

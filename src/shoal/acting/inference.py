@@ -16,6 +16,7 @@ from shoal.core.blueprint import Blueprint
 from shoal.core.keys import ACTING, going_on, key_data
 from shoal.core.ports import Board, Stream
 from shoal.core.program import Steps
+from shoal.core.record import Field, Record
 from shoal.core.telemetry import News, NewsFormat
 from shoal.core.weights import Layout
 
@@ -182,3 +183,18 @@ class InferenceStats:
                 calls, rows = calls + sum(news.metrics["calls"] for news in told), rows + predicted
                 rate += predicted / max(told[-1].ended - told[0].began, 1e-6)
         return {"inference/batch": rows / calls, "speed/predictions": rate} if calls else {}
+
+
+def question_record(blueprint: Blueprint) -> Record:
+    """Of one step: where the environments are, and what the policy remembers of their episodes."""
+    spec, carry = blueprint.algorithm.task.spec, [f for f in blueprint.record.fields if f.name.startswith("carry/")]
+    obs = Field("obs", (blueprint.envs, *spec.obs.shape), spec.obs.dtype.name)
+    return Record((obs, Field("first", (blueprint.envs,), "bool"), *carry))
+
+
+def answer_record(blueprint: Blueprint) -> Record:
+    """Of one step: what `act` gives, and the version of the weights that acted."""
+    kept = [f for f in blueprint.record.fields if f.name == "action" or f.name.startswith("extras/")]
+    carry = [f for f in blueprint.record.fields if f.name.startswith("carry/")]
+    steps = [Field(f.name, f.shape[1:], f.dtype) for f in kept]
+    return Record((*steps, *carry, Field("version", (), "int32")))

@@ -21,7 +21,6 @@ from shoal.core.blueprint import Blueprint
 from shoal.core.keys import ACTING, LEARNING, key_data
 from shoal.core.ports import Board, Call, Op, SharedStream, Stream
 from shoal.core.program import Context, Episode, Ports, Report, Snapshot, Steps
-from shoal.core.record import Field, Record
 from shoal.core.telemetry import News, NewsFormat, mean_metrics, metric_name
 from shoal.core.trajectory import as_trajectory
 from shoal.core.weights import to_vector
@@ -54,20 +53,6 @@ class Ga3cSetup:
     @property
     def episodes(self) -> NewsFormat:
         return NewsFormat((), self.blueprint.unroll * self.blueprint.envs)
-
-
-def question_record(blueprint: Blueprint) -> Record:
-    spec, carry = blueprint.algorithm.task.spec, [f for f in blueprint.record.fields if f.name.startswith("carry/")]
-    obs = Field("obs", (blueprint.envs, *spec.obs.shape), spec.obs.dtype.name)
-    return Record((obs, Field("first", (blueprint.envs,), "bool"), *carry))
-
-
-def answer_record(blueprint: Blueprint) -> Record:
-    """Of one step: what `act` gives, and the version of the weights that acted."""
-    kept = [f for f in blueprint.record.fields if f.name == "action" or f.name.startswith("extras/")]
-    carry = [f for f in blueprint.record.fields if f.name.startswith("carry/")]
-    steps = [Field(f.name, f.shape[1:], f.dtype) for f in kept]
-    return Record((*steps, *carry, Field("version", (), "int32")))
 
 
 class Agent:

@@ -16,13 +16,13 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar
 
-from shoal.acting.inference import SERVED
+from shoal.acting.inference import SERVED, answer_record, question_record
 from shoal.core.algorithm import Unrolls
 from shoal.core.blueprint import Blueprint
 from shoal.core.config import NonNegative, NonNegativeFloat, Positive, PositiveFloat
 from shoal.core.errors import BadInput
 from shoal.core.program import BoardSpec, CallSpec, PortSpec, Program, RoleSpec, StreamSpec
-from shoal.roles.ga3c import Agent, Applier, Ga3cSetup, GradientTrainer, Predictor, answer_record, question_record
+from shoal.roles.ga3c import Agent, Applier, Ga3cSetup, GradientTrainer, Predictor
 from shoal.roles.hill_climb import Numbers
 
 
