@@ -71,9 +71,10 @@ def test_topologies_on_four_ranks(windows: str, tmp_path: Path) -> None:
     assert job.end(280) == 0, job.err.read_text()
     apart = ["actor_learner queue", "actor_learner stack", "actor_learner window"]
     shared = ["shared_params", "seed", "ga3c", "dyna"] if windows == "shared" else []
-    assert [line["case"] for line in job.lines] == ["sync", *apart, *shared]
+    assert [line["case"] for line in job.lines] == ["sync", "sync, driven", "learners, driven", *apart, *shared]
+    assert job.lines[0]["params_sha256"] == job.lines[1]["params_sha256"]
     assert all(line["runtime"] == "mpi" and line["updates"] > 0 and not line["stopped"] for line in job.lines)
-    assert [line["learners"] for line in job.lines[:4]] == [1, 2, 2, 2]
+    assert [line["learners"] for line in job.lines[:6]] == [1, 1, 2, 2, 2, 2]
 
 
 def test_what_crosses_no_nodes_is_refused(tmp_path: Path) -> None:

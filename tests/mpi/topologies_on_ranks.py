@@ -7,13 +7,24 @@ import sys
 from typing import Any
 
 import shoal
+from shoal.core.program import Report
+from shoal.core.weights import to_vector
 
 A2C: dict[str, Any] = {"name": "a2c", "unroll": 8}
 PPO: dict[str, Any] = {"name": "ppo", "unroll": 8, "batch_size": 16}
 DYNA: dict[str, Any] = {"name": "dyna_q", "unroll": 8, "batch_size": 16, "warmup": 20, "capacity": 100, "starts": 8}
+
+
+def back(report: Report) -> shoal.Reply:
+    """A driver that hands back what was reported, which changes nothing."""
+    return shoal.Reply(weights=to_vector(report.state.params))
+
+
 # What crosses nodes, then what needs one; with so many roles that four ranks carry them.
 ACROSS: dict[str, dict[str, Any]] = {
     "sync": {"algo": PPO, "topology": "sync"},
+    "sync, driven": {"algo": PPO, "topology": "sync", "driver": back},
+    "learners, driven": {"algo": A2C, "topology": "actor_learner", "learners": 2, "driver": back},
     **{
         f"actor_learner {stream}": {
             "algo": A2C,
