@@ -21,7 +21,7 @@ from shoal.core.errors import BadInput
 from shoal.core.program import Driver
 from shoal.core.program import Reply as Reply
 from shoal.core.weights import params_hash
-from shoal.experiment import Plan, merge, read_file, resolve
+from shoal.experiment import Plan, join, merge, read_file, resolve
 from shoal.launch.compose import make_algorithm
 from shoal.launch.entry import evaluator_of, say
 from shoal.launch.evaluation import EvaluationFailed, Evaluator
@@ -31,7 +31,6 @@ from shoal.observe.video import record
 from shoal.process.signals import StopRequest
 from shoal.run.checkpoints import Checkpoints, Loaded
 from shoal.run.folder import RunFolder, read_json, ways
-from shoal.runtimes.mpi import join
 from shoal.studies import statistics
 from shoal.studies.handle import RunHandle as RunHandle
 
@@ -215,8 +214,7 @@ def train(
         folder = RunFolder.open(resume)
         layers.insert(0, folder.read_config())
     loose = merge(*layers, {k: v for k, v in settings.items() if v is not None})
-    if loose.get("runtime", {}).get("name") == "mpi":
-        join()  # only rank 0 comes back; the others serve its runs and end with it
+    join(loose)
     named = loose.pop("env", None)
     for key in ("machine", "spec"):
         loose.pop(key, None)

@@ -25,11 +25,23 @@ from shoal.nets.actor_critic import ActorCritic
 from shoal.nets.q_network import QNetwork
 from shoal.process.limits import core_quota
 from shoal.runtimes import RUNTIMES
+from shoal.runtimes.session import Runtime
 from shoal.topologies import TOPOLOGIES
 from shoal.tuned import tuned
 
 AXES = ("algo", "topology", "runtime", "net")
 NETS: dict[str, Any] = {"actor_critic": ActorCritic, "q_network": QNetwork}
+# What somebody's own class must declare besides its Config, and where that is explained.
+DECLARED = {
+    "algorithm": ("about", "net_name", "usual_topology", "topologies"),
+    "topology": ("about", "apart", "mixed", "many_learners", "each_learns", "acting", "usual"),
+    "runtime": ("about", "provides", "overlaps", "needs_pure_env", "spawns", "join", "places"),
+}
+WHERE_DECLARED = {
+    "algorithm": "shoal.core.algorithm.Algorithm",
+    "topology": "shoal.topologies.topology.Topology",
+    "runtime": "shoal.runtimes.session.Runtime",
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -190,23 +202,21 @@ def resolve(env: Any, loose: Mapping[str, Any]) -> Plan:
     settings = configs.build(Settings, {**{k: v for k, v in given.items() if k not in AXES}, **_plain_names(names)})
     notes: list[str] = []
     algo_class = _look_up(names["algo"] or settings.algo, ALGOS, "algorithm")
-    usual_net = getattr(algo_class, "net_name", "actor_critic")
-    net_name = settings.net or usual_net
+    net_name = settings.net or algo_class.net_name
     net_class = _look_up(names["net"] or net_name, NETS, "net")
-    backend = "jax" if settings.runtime == "fused" and settings.backend == "auto" else settings.backend
-    source = find(env, backend)
+    pure = settings.runtime is not None and runtime_of(settings.runtime).needs_pure_env
+    source = find(env, "jax" if pure and settings.backend == "auto" else settings.backend)
     spec = source.spec()
     runtime_name = settings.runtime or ("threads" if source.native else "processes")
     if settings.runtime is None and not source.native:
         notes.append(
             f"{source.name} is written in Python, so its actors run as processes (--runtime threads for threads)"
         )
-    usual = getattr(algo_class, "topology", "sync")  # an algorithm may have one of its own
-    topology_name = settings.topology or ("sequential" if runtime_name == "fused" else usual)
-    runtime_class = _look_up(runtime_name, RUNTIMES, "runtime")
+    topology_name = settings.topology or ("sequential" if pure else algo_class.usual_topology)
+    runtime_class = runtime_of(runtime_name)
     topology_class = _look_up(topology_name, TOPOLOGIES, "topology")
-    fitting = getattr(algo_class, "topologies", TOPOLOGIES)  # an algorithm may need roles that few topologies have
-    if topology_name in TOPOLOGIES and topology_name not in fitting:
+    fitting = algo_class.topologies
+    if topology_name in TOPOLOGIES and fitting and topology_name not in fitting:
         raise BadInput(
             f"algorithm {settings.algo!r} does not fit topology {topology_name!r}; it fits {', '.join(fitting)}"
         )
@@ -215,7 +225,7 @@ def resolve(env: Any, loose: Mapping[str, Any]) -> Plan:
         raise BadInput(
             f"--learners is {settings.learners}: topology {topology_name!r} has one learner; more are for {several}"
         )
-    if settings.until_eval is not None and runtime_name == "mpi":
+    if settings.until_eval is not None and not runtime_class.spawns:
         raise BadInput(
             "--until-eval starts a process beside the training, which a rank of an MPI job cannot; use threads"
         )
@@ -225,7 +235,7 @@ def resolve(env: Any, loose: Mapping[str, Any]) -> Plan:
     runtime = _config(runtime_class, fields["runtime"], "runtime")
     actors = (
         settings.actors
-        or _usual_actors(runtime_class, runtime, settings.learners)
+        or runtime_class.places(runtime, settings.learners)
         or table.get("actors")
         or even_actors(cores(), settings.learners, table["total_envs"])
     )
@@ -236,7 +246,7 @@ def resolve(env: Any, loose: Mapping[str, Any]) -> Plan:
         net=net_name,
         backend=cast(Any, source.backend),
         actors=actors,
-        envs=settings.envs or max(1, table["total_envs"] // getattr(topology_class, "acting", actors)),
+        envs=settings.envs or max(1, table["total_envs"] // (topology_class.acting or actors)),
         steps=settings.steps or table["steps"],
         life_ends=life_ends,
     )
@@ -248,7 +258,9 @@ def resolve(env: Any, loose: Mapping[str, Any]) -> Plan:
         algo=_config(algo_class, {**_usual(table, algo_class, topology_class, known_algo), **fields["algo"]}, "algo"),
         topology=_overlap(_config(topology_class, fields["topology"], "topology"), runtime_class),
         runtime=runtime,
-        net=_config(net_class, {**(table.get("net", {}) if net_name == usual_net else {}), **fields["net"]}, "net"),
+        net=_config(
+            net_class, {**(table.get("net", {}) if net_name == algo_class.net_name else {}), **fields["net"]}, "net"
+        ),
         algo_class=algo_class,
         topology_class=topology_class,
         runtime_class=runtime_class,
@@ -265,14 +277,6 @@ def _lives(source: Source, asked: bool | None, table: Mapping[str, Any]) -> tupl
     if ends and isinstance(source, EnvSource):
         source = dataclasses.replace(source, life_ends=True)
     return source, ends
-
-
-def _usual_actors(runtime_class: Any, runtime: Any, learners: int) -> int | None:
-    """How many actors a runtime has room for, where that is its own to say."""
-    if runtime_class is RUNTIMES["fused"]:
-        return 1
-    count: Callable[[Any, int], int] | None = getattr(runtime_class, "actors", None)
-    return None if count is None else count(runtime, learners)
 
 
 def even_actors(cores: int, learners: int, envs: int) -> int:
@@ -300,9 +304,21 @@ def _plain_names(names: Mapping[str, Any]) -> dict[str, str]:
     }
 
 
+def join(loose: Mapping[str, Any]) -> None:
+    """Before `resolve`: where the runtime asked for was started as many processes, only the one that drives the run returns."""
+    if (name := loose.get("runtime", {}).get("name")) is not None:
+        runtime_of(name).join()
+
+
+def runtime_of(name: Any) -> type[Runtime]:
+    """A runtime by its name or import path."""
+    found: type[Runtime] = _look_up(name, RUNTIMES, "runtime")
+    return found
+
+
 def _look_up(name: Any, registry: Mapping[str, Any], what: str) -> Any:
     if isinstance(name, type):
-        return name
+        return _complete(name, what, name.__name__)
     if name in registry:
         return registry[name]
     if ":" not in name:
@@ -314,8 +330,18 @@ def _look_up(name: Any, registry: Mapping[str, Any], what: str) -> Any:
         found = getattr(importlib.import_module(module), attribute)
     except (ImportError, AttributeError, ValueError) as error:
         raise BadInput(f"cannot import {what} {name!r}: {error}") from None
+    return _complete(found, what, name)
+
+
+def _complete(found: Any, what: str, name: str) -> Any:
+    """`found`, which must declare what its protocol asks for."""
     if not hasattr(found, "Config"):
         raise BadInput(f"{what} {name!r} has no Config: a frozen dataclass of its settings")
+    missing = [entry for entry in DECLARED.get(what, ()) if not hasattr(found, entry)]
+    if missing:
+        raise BadInput(
+            f"{what} {name!r} does not declare {', '.join(missing)}: {WHERE_DECLARED[what]} says what they are"
+        )
     return found
 
 
@@ -334,17 +360,14 @@ def _name_of(axis: str, config: Any) -> str:
 
 
 def _config(owner: Any, values: Mapping[str, Any], axis: str) -> Any:
-    config = getattr(owner, "Config", None)
-    if config is None:
-        raise BadInput(f"{axis} {owner.__name__} has no Config: a frozen dataclass of its settings")
-    return configs.build(config, values, f"{axis}.")
+    return configs.build(owner.Config, values, f"{axis}.")
 
 
 def _usual(table: Mapping[str, Any], algo_class: Any, topology_class: Any, known: bool) -> dict[str, Any]:
     """An algorithm's settings where nothing is said: the tuned ones, but for what the topology has its own word on."""
     if not known:
         return {}
-    own = getattr(topology_class, "usual", {})
+    own = topology_class.usual
     names = {field.name for field in dataclasses.fields(algo_class.Config)}
     return {**table.get("algo", {}), **{name: value for name, value in own.items() if name in names}}
 

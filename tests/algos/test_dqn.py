@@ -318,7 +318,7 @@ FLIPS: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize("knob", [field.name for field in dataclasses.fields(DQNConfig) if field.name != "entropy"])
+@pytest.mark.parametrize("knob", [field.name for field in dataclasses.fields(DQNConfig)])
 def test_every_knob_is_read(knob: str) -> None:
     """Another value keeps, draws, learns or acts in another way. `FLIPS` must know every field but the one that must be 0."""
     base = {"target_every": 2, "tau": 0.9} if knob == "tau" else {}
@@ -342,7 +342,6 @@ def test_every_knob_is_read(knob: str) -> None:
         ({"n_step": 9}, r"--algo.n-step is 9: .*at most --algo.unroll 8"),
         ({"batch_size": 300, "capacity": 200}, r"--algo.batch-size is 300: .*--algo.capacity 200"),
         ({"warmup": 300, "capacity": 200}, r"--algo.warmup is 300: .*--algo.capacity 200"),
-        ({"entropy": 0.1}, r"--algo.entropy is 0.1: dqn has no entropy bonus"),
         ({"gamma": 1.5}, r"--algo.gamma is 1.5"),
         ({"replay": "prioritized", "sampler": "cpprb", "replacement": False}, r"cpprb draws with replacement alone"),
     ],

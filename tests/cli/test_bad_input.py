@@ -117,7 +117,7 @@ CASES = {
     "CartPole-v1 --algo dqn --algo.capacity 1000000000000": ["--algo.capacity is 1000000000000", "GiB are free"],
     "CartPole-v1 --algo dqn --algo.capacity 100": ["--algo.batch-size is 128", "--algo.capacity 100"],
     "CartPole-v1 --algo dqn --algo.n-step 9": ["--algo.n-step is 9", "--algo.unroll 8"],
-    "CartPole-v1 --algo dqn --algo.entropy 0.1": ["--algo.entropy is 0.1", "only 0"],
+    "CartPole-v1 --algo dqn --algo.entropy 0.1": ["unknown setting --algo.entropy"],
     "CartPole-v1 --algo dqn --algo.replay best": ["--algo.replay is 'best'", "prioritized"],
     "CartPole-v1 --algo dqn --net actor_critic": ["ActorCritic", "q_network"],
     "CartPole-v1 --algo ppo --net q_network": ["QNetwork", "actor_critic"],

@@ -21,10 +21,10 @@ RUNTIMES = {
 }
 
 
-def events(runtime: str, where: str, seconds: float, what: str = "actor") -> list[Any]:
+def events(runtime: str, where: str, seconds: float, steps_env: bool = True) -> list[Any]:
     """Up to the first fault or report."""
     slow = partial(timed_roles.Slow, where, seconds)
-    session = RUNTIMES[runtime].start(timed_roles.program(slow, what), lambda: False)
+    session = RUNTIMES[runtime].start(timed_roles.program(slow, steps_env), lambda: False)
     try:
         return [next(iter(session))]
     finally:
@@ -57,5 +57,5 @@ def test_an_environment_that_hangs_ends_the_run_under_threads() -> None:
 
 
 def test_a_role_without_an_environment_is_never_taken_to_hang() -> None:
-    (event,) = events("threads", "env", 4 * LIMIT, what="learner")
+    (event,) = events("threads", "env", 4 * LIMIT, steps_env=False)
     assert isinstance(event, Report)

@@ -47,8 +47,8 @@ class Waiting(Idle):
         yield Report(version=1, env_steps=0, began_at=0.0, ended_at=0.0, episodes=(), metrics={}, state="done")
 
 
-def program(slow: Any, what: str = "actor") -> Program:
+def program(slow: Any, steps_env: bool = True) -> Program:
     return Program(
-        roles=(RoleSpec(name="main", build=Waiting, main=True), RoleSpec(name="slow", build=slow, kind=what)),
+        roles=(RoleSpec(name="main", build=Waiting, main=True), RoleSpec(name="slow", build=slow, steps_env=steps_env)),
         ports=PORTS,
     )

@@ -44,7 +44,7 @@ CELLS = list(product(TOPOLOGIES, [name for name in RUNTIMES if name != "mpi"])) 
 
 
 def fits(algo: str, topology: str) -> bool:
-    return topology in getattr(ALGOS[algo], "topologies", TOPOLOGIES) and (topology != "dyna" or algo == "dyna_q")
+    return topology in (ALGOS[algo].topologies or TOPOLOGIES) and (topology != "dyna" or algo == "dyna_q")
 
 
 def train(out: Path, topology: str, runtime: str, algo: str = "ppo", **settings: Any) -> shoal.Run:

@@ -60,7 +60,7 @@ def say(**words: Any) -> None:
 def start(
     seconds: float, inside: bool = True, helper: Any = None, windows: Literal["shared", "rma"] = "shared"
 ) -> mpi.MpiSession:
-    sleeper = RoleSpec(name="actor-1", build=partial(Sleeper, seconds, inside))
+    sleeper = RoleSpec(name="actor-1", build=partial(Sleeper, seconds, inside), steps_env=True)
     record = Record((Field("number", (), "int64"),))
     program = Program(
         roles=(RoleSpec(name="learner-0", build=Taker, main=True), sleeper),
@@ -73,7 +73,7 @@ def start(
 
 def slow() -> None:
     """A role computes for longer than a step may take; then a step hangs."""
-    mpi.join()
+    mpi.Mpi.join()
     for windows in WINDOWS:
         session = start(3 * TIMEOUT, inside=False, windows=windows)
         report = next(iter(session))
@@ -90,7 +90,7 @@ def slow() -> None:
 
 def lost() -> None:
     """The other rank does not come back, and a script goes on regardless."""
-    mpi.join()
+    mpi.Mpi.join()
     mpi.FAREWELL = 0.5
     session = start(1000)
     try:
@@ -108,7 +108,7 @@ def missing() -> None:
     """The other rank lacks a package that the program names."""
     if follows():
         sys.modules["group_env"] = None  # type: ignore[assignment]
-    mpi.join()
+    mpi.Mpi.join()
     from group_env import SumEnv
 
     start(0, helper=SumEnv.serve)

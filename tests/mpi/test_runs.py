@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from mpi_job import HERE, TINY, Job, wait_until
@@ -163,9 +164,16 @@ def test_a_missing_extra_names_its_command(monkeypatch: pytest.MonkeyPatch, tmp_
         train("CartPole-v1", runtime="mpi", out=tmp_path / "run")
 
 
+def _nothing(ports: Any, context: Any) -> Any:
+    raise AssertionError("placing builds no role")
+
+
 def _program(*names: str) -> Program:
-    roles = [RoleSpec(name=name, build=lambda ports, context: None, main=i == 0) for i, name in enumerate(names)]  # type: ignore[arg-type, return-value]
-    return Program(roles=tuple(roles))
+    def role(name: str, main: bool) -> RoleSpec:
+        kind = name.partition("-")[0]
+        return RoleSpec(name=name, build=_nothing, main=main, kind=kind, steps_env=kind == "actor")
+
+    return Program(roles=tuple(role(name, i == 0) for i, name in enumerate(names)))
 
 
 def test_learners_come_first_and_actors_have_their_groups() -> None:

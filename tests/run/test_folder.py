@@ -98,3 +98,9 @@ def test_the_machine_is_described_without_importing_what_it_names() -> None:
     )
     out = subprocess.run([sys.executable, "-c", code % sys.path], capture_output=True, text=True, check=True)
     assert out.stdout.strip() == "[]"
+
+
+def test_a_setting_that_meant_nothing_is_left_out_of_older_configs(tmp_path: Path) -> None:
+    for algo, kept in (("dqn", {}), ("ppo", {"entropy": 0.0})):
+        (tmp_path / "config.json").write_text(f'{{"algo": {{"name": "{algo}", "entropy": 0.0}}}}')
+        assert RunFolder.open(tmp_path).read_config() == {"algo": {"name": algo, **kept}}

@@ -293,6 +293,8 @@ def test_a_state_travels_bit_for_bit() -> None:
         ({"stream": "window", "full": "refuses"}, {}, r"a window is never full"),
         ({"reread": True}, {}, r"--topology.reread is for --topology.stream window"),
         ({"average_every": 2, "learning_rate_scale": 2.0}, {"learners": 2}, r"--topology.learning-rate-scale is 2.0"),
+        ({"average_every": 2}, {}, r"--topology.average-every is 2: it needs at least --learners 2"),
+        ({"learning_rate_scale": 2.0}, {}, r"--topology.learning-rate-scale is 2.0: it needs at least --learners 2"),
         ({}, {"algo": "dqn", "learners": 2}, r"learns from a replay has one learner here"),
         ({"selection": "any"}, {}, r"--topology.selection is 'any': expected one of assigned, random"),
         (

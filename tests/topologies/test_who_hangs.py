@@ -26,4 +26,4 @@ def test_actors_are_those_with_environments(topology: str) -> None:
     program = plan.topology_class(plan.topology).program(make_blueprint(plan, None, None))
     others = [spec for spec in program.roles if not spec.main]
     stepping = [spec.name for spec in others if spec.name.startswith(("actor-", "worker-"))]
-    assert stepping and [spec.name for spec in others if spec.kind == "actor"] == stepping
+    assert stepping and [spec.name for spec in others if spec.steps_env] == stepping

@@ -6,15 +6,14 @@ these? `roles`. For the contract? `core.algorithm`. For the maths? `ops`.
 
 from __future__ import annotations
 
-from typing import Any
-
 from shoal.algos.a2c import A2C
 from shoal.algos.dqn import DQN
 from shoal.algos.dyna_q import DynaQ
 from shoal.algos.ppo import PPO
 from shoal.algos.reinforce import Reinforce
+from shoal.core.algorithm import Algorithm
 
-ALGOS: dict[str, type[Any]] = {
+ALGOS: dict[str, type[Algorithm]] = {
     "a2c": A2C,
     "dqn": DQN,
     "dyna_q": DynaQ,

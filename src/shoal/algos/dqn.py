@@ -49,8 +49,6 @@ class DQNConfig:
     """steps that each environment makes before what was seen is stored and learnt from"""
     batch_size: Positive = 128
     """rows a gradient"""
-    entropy: NonNegativeFloat = 0.0
-    """must be 0: action values have no entropy bonus; exploration is epsilon's"""
     every: Positive = 4
     """environment steps between two rounds of gradients"""
     repeats: Positive = 1
@@ -117,6 +115,8 @@ class DQN:
 
     Config: ClassVar[type[Any]] = DQNConfig
     net_name: ClassVar[str] = "q_network"
+    usual_topology: ClassVar[str] = "sync"
+    topologies: ClassVar[tuple[str, ...]] = ()
     about: ClassVar[str] = (
         "deep Q-learning: a replay, a target network; double, dueling, n-step, prioritized as options"
     )
@@ -126,10 +126,6 @@ class DQN:
         count_actions(self.task.spec)
         if not hasattr(self.net, "q"):
             raise BadInput(f"--net {type(self.net).__name__} has no action values (q): dqn takes --net q_network")
-        if config.entropy:
-            raise BadInput(
-                f"--algo.entropy is {config.entropy:g}: dqn has no entropy bonus, only 0; see --algo.epsilon-end"
-            )
         if config.n_step > config.unroll:
             raise BadInput(
                 f"--algo.n-step is {config.n_step}: windows end with the unroll, so at most --algo.unroll {config.unroll}"

@@ -102,8 +102,8 @@ class DynaQ:
 
     Config: ClassVar[type[Any]] = DynaQConfig
     net_name: ClassVar[str] = "q_network"
-    topology: ClassVar[str] = "dyna"
-    topologies: ClassVar[tuple[str, ...]] = ("dyna",)  # elsewhere nobody would imagine anything
+    usual_topology: ClassVar[str] = "dyna"
+    topologies: ClassVar[tuple[str, ...]] = ("dyna",)  # no other topology has planners
     about: ClassVar[str] = "DQN that also learns from what a world model imagines"
 
     def __post_init__(self) -> None:

@@ -119,6 +119,9 @@ class OnPolicy(abc.ABC, Generic[C]):
 
     Config: ClassVar[type[Any]]
     about: ClassVar[str]
+    net_name: ClassVar[str] = "actor_critic"
+    usual_topology: ClassVar[str] = "sync"
+    topologies: ClassVar[tuple[str, ...]] = ()
     weighs: ClassVar[bool] = False  # the loss has a probability ratio of its own
 
     def __post_init__(self) -> None:

@@ -119,17 +119,15 @@ def _check_names(settings: Mapping[str, Any]) -> None:
 
 
 def _print_config(env: str | None, own: Mapping[str, str], settings: Mapping[str, Any]) -> int:
-    from shoal.experiment import merge, read_file, resolve
+    from shoal.experiment import join, merge, read_file, resolve
     from shoal.run.folder import RunFolder
-    from shoal.runtimes.mpi import join
 
     layers = [RunFolder.open(own["resume"]).read_config()] if "resume" in own else []
     layers += [read_file(own["config"])] if "config" in own else []
     loose = merge(*layers, settings)
     named = loose.pop("env", None)
-    if loose.get("runtime", {}).get("name") == "mpi":
-        join()
-    elif follows():
+    join(loose)
+    if follows():
         return 0
     plan = resolve(env or named, {k: v for k, v in loose.items() if k not in ("machine", "spec")})
     print(msgspec.json.format(msgspec.json.encode(plan.as_dict()), indent=2).decode())
@@ -215,9 +213,9 @@ def _help(parsed: Words) -> str:
     algo = ALGOS[chosen("algo", ALGOS, "ppo")[0]]  # which may have a topology and a net of its own
     for axis, registry, default in (
         ("algo", ALGOS, "ppo"),
-        ("topology", TOPOLOGIES, getattr(algo, "topology", "sync")),
+        ("topology", TOPOLOGIES, algo.usual_topology),
         ("runtime", RUNTIMES, "threads"),
-        ("net", NETS, getattr(algo, "net_name", "actor_critic")),
+        ("net", NETS, algo.net_name),
     ):
         name, config = chosen(axis, registry, default)
         parts += [f"settings of {axis} {name}", describe(config, f"{axis}.")]

@@ -6,7 +6,7 @@ group may average them and a shared table may add them. Who implements it: `algo
 
 from __future__ import annotations
 
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, ClassVar, Literal, NamedTuple, Protocol
 
 from shoal.core.spec import EnvSpec
 from shoal.core.trajectory import Array, Trajectory
@@ -126,6 +126,14 @@ class Optimiser(Protocol):
 
 class Algorithm(Protocol):
     """Hashable and without state of its own: two equal ones compile once."""
+
+    Config: ClassVar[type[Any]]  # a frozen dataclass of its settings
+    about: ClassVar[str]  # one line for the command line
+    net_name: ClassVar[str]  # the net that it learns unless another is named
+    usual_topology: ClassVar[str]  # where it runs unless another is named
+    topologies: ClassVar[tuple[str, ...]]  # those that it suits; () is all of them
+
+    def __init__(self, config: Any, task: Task, net: Any) -> None: ...
 
     @property
     def task(self) -> Task: ...

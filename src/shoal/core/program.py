@@ -186,7 +186,8 @@ class RoleSpec:
     name: str
     build: Callable[[Ports, Context], Role]
     main: bool = False  # runs where the program was started, and reports
-    kind: str = "actor"  # in the name of a fault: actor_died; only an actor, which has an environment, is taken to hang
+    kind: str = "actor"  # in the name of a fault: actor_died
+    steps_env: bool = False  # calls environments: it alone may be taken to hang, and may have further ranks for them
     core: int | None = None  # the core it would like to stay on, counted from 0
 
 

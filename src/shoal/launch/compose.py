@@ -20,15 +20,14 @@ from shoal.launch.resuming import parts_to_go_on_from, state_to_go_on_from, with
 from shoal.learning.replay_update import check_memory
 from shoal.process.device import available_memory
 from shoal.run.checkpoints import Loaded
-from shoal.topologies.topology import unrolls_of
 
 
 def make_algorithm(plan: Plan) -> Algorithm:
     net = plan.net_class(plan.net, plan.spec)
     # Of the topology as it is set, not of its class: what it needs may depend on its settings.
     topology = plan.topology_class(plan.topology)
-    envs = plan.envs * unrolls_of(topology, plan.actors, plan.settings.learners)
-    workers = plan.actors if getattr(topology, "each_learns", False) else 1
+    envs = plan.envs * topology.unrolls(plan.actors, plan.settings.learners)
+    workers = plan.actors if topology.each_learns else 1
     task = Task(
         spec=plan.spec, envs=envs, fresh=plan.source.fresh, apart=topology.apart, workers=workers, mixed=topology.mixed
     )
@@ -69,7 +68,7 @@ def make_blueprint(
     assert settings.steps is not None
     start = int(loaded.meta["version"]) if loaded else 0
     spent = int(loaded.meta["env_steps"]) if loaded else 0
-    pure = plan.source.jax_env() if plan.settings.runtime == "fused" else None
+    pure = plan.source.jax_env() if plan.runtime_class.needs_pure_env else None
     blueprint = Blueprint(
         algorithm=algorithm,
         make_rows=partial(make_rows, plan.source, plan.envs, settings.seed),

@@ -77,7 +77,11 @@ class RunFolder:
 
     def read_config(self) -> dict[str, Any]:
         """The config, `machine` included. `BadInput` if the file holds no JSON object."""
-        return read_json(self.config_path)
+        config = read_json(self.config_path)
+        algo = config.get("algo")
+        if isinstance(algo, dict) and algo.get("name") in ("dqn", "dyna_q") and algo.get("entropy") == 0.0:
+            del algo["entropy"]  # older versions wrote it, and it could only be 0
+        return config
 
     def discard(self) -> None:
         """Undo `create`: what was refused after all leaves nothing behind."""

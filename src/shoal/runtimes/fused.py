@@ -45,10 +45,20 @@ class Fused:
     Config = FusedConfig
     provides: frozenset[str] = frozenset()
     overlaps = False
+    needs_pure_env = True
+    spawns = True
     about = "the whole loop compiled into one function: for JAX-native environments, with topology sequential"
 
     def __init__(self, config: FusedConfig) -> None:
         self.config = config
+
+    @staticmethod
+    def join() -> None:
+        return None
+
+    @staticmethod
+    def places(config: FusedConfig, learners: int) -> int | None:
+        return 1
 
     def start(self, program: Program, stopping: Callable[[], bool]) -> FusedSession:
         blueprint = program.whole

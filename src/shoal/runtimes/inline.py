@@ -23,10 +23,20 @@ class Inline:
     Config = InlineConfig
     provides = frozenset(PLAIN)
     overlaps = False
+    needs_pure_env = False
+    spawns = True
     about = "all roles in turn in one thread: the deterministic reference"
 
     def __init__(self, config: InlineConfig) -> None:
         self.config = config
+
+    @staticmethod
+    def join() -> None:
+        return None
+
+    @staticmethod
+    def places(config: InlineConfig, learners: int) -> int | None:
+        return None
 
     def start(self, program: Program, stopping: Callable[[], bool]) -> InlineSession:
         return InlineSession(program)

@@ -32,8 +32,6 @@ from shoal.runtimes.windows import Nap, RemotePulse, SharedWindow
 
 PAUSE = 0.1  # seconds that a wait may take at most; naps are far shorter
 FAREWELL = 6.0  # seconds that the ranks have to end their roles
-ALONE = "learner"  # roles whose names begin so come right after the main one, and have one rank each
-GROUPED = ("actor", "worker")  # roles whose names begin so step environments: --runtime.ranks-per-env ranks each
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,6 +52,8 @@ class Mpi:
     Config = MpiConfig
     provides = frozenset(PLAIN)
     overlaps = True
+    needs_pure_env = False
+    spawns = False
     about = "a rank a role under mpiexec: shared windows on one node, one-sided windows across nodes"
 
     def __init__(self, config: MpiConfig) -> None:
@@ -62,8 +62,13 @@ class Mpi:
             self.provides = RMA
 
     @staticmethod
-    def actors(config: MpiConfig, learners: int) -> int:
-        """As many as the ranks make."""
+    def join() -> None:
+        """Only rank 0 goes on; the others serve its runs and then end."""
+        ranks.join(_serve)
+
+    @staticmethod
+    def places(config: MpiConfig, learners: int) -> int | None:
+        """As many actors as the ranks make."""
         size = ranks.ranks().size
         left = size - learners
         if left < config.ranks_per_env or left % config.ranks_per_env:
@@ -93,16 +98,21 @@ def env_comm() -> Any:
     return ranks.ranks().env_comm if ranks.joined() else ranks.load_mpi().COMM_SELF
 
 
+def _ranks(spec: RoleSpec, ranks_per_env: int) -> int:
+    """Ranks of a role: several for one that steps environments beside the main role."""
+    return ranks_per_env if spec.steps_env and not spec.main else 1
+
+
 def placed(program: Program, size: int, ranks_per_env: int) -> list[tuple[RoleSpec, bool]]:
     """By rank: the role, and whether this rank runs it; the other ranks of a group help its environment."""
     main = [spec for spec in program.roles if spec.main]
     others = [spec for spec in program.roles if not spec.main]
-    ordered = main + sorted(others, key=lambda spec: not spec.name.startswith(ALONE))  # a stable sort
-    found = [(spec, i == 0) for spec in ordered for i in range(ranks_per_env if spec.name.startswith(GROUPED) else 1)]
+    ordered = main + sorted(others, key=lambda spec: spec.kind != "learner")  # a stable sort
+    found = [(spec, i == 0) for spec in ordered for i in range(_ranks(spec, ranks_per_env))]
     if len(found) != size:
         names = ", ".join(spec.name for spec in ordered[:4]) + (", ..." if len(ordered) > 4 else "")
         each = f", actors with {ranks_per_env} ranks each" if ranks_per_env > 1 else ""
-        alone = sum(not spec.name.startswith(GROUPED) for spec in ordered)
+        alone = sum(spec.main or not spec.steps_env for spec in ordered)
         fit, rest = divmod(size - alone, ranks_per_env)
         other = f", or --actors {fit}" if alone < len(ordered) and fit > 0 and not rest else ""
         raise BadInput(
@@ -198,7 +208,7 @@ class MpiSession:
         """Hear what the others say; end the run when the environment of one hangs."""
         self._listen()
         for rank, (spec, runs) in enumerate(self._wiring.places):
-            if runs and rank and spec.kind == "actor" and (late := self._watcher.overdue(rank)) is not None:
+            if runs and rank and spec.steps_env and (late := self._watcher.overdue(rank)) is not None:
                 raise RunFailed(
                     f"{spec.name} (rank {rank}): {late}; a rank cannot be replaced:"
                     " --resume goes on from the checkpoint"
@@ -228,11 +238,6 @@ class MpiSession:
         if not here.lost:
             here.tell_all(Word("free"))
             self._wiring.free()
-
-
-def join() -> None:
-    """Called on every rank before a run is resolved. Only rank 0 goes on; the others serve its runs and then end."""
-    ranks.join(_serve)
 
 
 def _serve(here: Ranks) -> None:

@@ -48,12 +48,22 @@ class Processes:
     Config = ProcessesConfig
     provides = frozenset(PLAIN)
     overlaps = True
+    needs_pure_env = False
+    spawns = True
     about = (
         "a process an actor over shared memory: for environments written in Python; dead or hung actors are replaced"
     )
 
     def __init__(self, config: ProcessesConfig) -> None:
         self.config = config
+
+    @staticmethod
+    def join() -> None:
+        return None
+
+    @staticmethod
+    def places(config: ProcessesConfig, learners: int) -> int | None:
+        return None
 
     def start(self, program: Program, stopping: Callable[[], bool]) -> ProcessesSession:
         if not hasattr(os, "memfd_create"):
@@ -231,7 +241,7 @@ class ProcessesSession:
                 self._listen(child)
                 self._replace(child, f"{child.spec.kind}_died", f"{child.spec.name} {cause(code)}")
                 continue
-            if child.spec.kind == "actor" and (late := self._watcher.overdue(child.index)) is not None:
+            if child.spec.steps_env and (late := self._watcher.overdue(child.index)) is not None:
                 child.process.kill()
                 child.process.wait()
                 self._replace(child, "env_hung", f"{child.spec.name} was killed and replaced: {late}")

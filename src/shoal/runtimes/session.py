@@ -39,9 +39,19 @@ class Runtime(Protocol):
     Config: type[Any]
     provides: frozenset[str]
     overlaps: bool  # whether roles really run at the same time, so that overlap is worth its lag
+    needs_pure_env: bool  # it compiles environments that are pure functions (backend jax), and has one actor
+    spawns: bool  # other processes may be started beside it
     about: str
 
     def __init__(self, config: Any) -> None: ...
+
+    @staticmethod
+    def join() -> None:
+        """Called before a run is resolved, in every process that was started together for it: only one of them returns."""
+
+    @staticmethod
+    def places(config: Any, learners: int) -> int | None:
+        """How many actors there is room for beside `learners` learners; None if the runtime sets no number."""
 
     def start(self, program: Program, stopping: Callable[[], bool]) -> Session:
         """Begin. `stopping` is asked whenever the main role has to wait: once it is true, the events end."""

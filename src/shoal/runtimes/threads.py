@@ -47,10 +47,20 @@ class Threads:
     Config = ThreadsConfig
     provides = frozenset(PLAIN)
     overlaps = True
+    needs_pure_env = False
+    spawns = True
     about = "a thread an actor: no copies, real parallelism for EnvPool and JAX environments"
 
     def __init__(self, config: ThreadsConfig) -> None:
         self.config = config
+
+    @staticmethod
+    def join() -> None:
+        return None
+
+    @staticmethod
+    def places(config: ThreadsConfig, learners: int) -> int | None:
+        return None
 
     def start(self, program: Program, stopping: Callable[[], bool]) -> ThreadsSession:
         return ThreadsSession(program, self.config, stopping)
@@ -204,7 +214,7 @@ class ThreadsSession:
             text = "".join(traceback.format_exception(error)).strip()
             raise RunFailed(f"{name} died: {text.splitlines()[-1]}", detail=text) from error
         for index, spec in enumerate(self._program.roles):
-            if spec.kind == "actor" and not spec.main and (late := self._watcher.overdue(index)) is not None:
+            if spec.steps_env and not spec.main and (late := self._watcher.overdue(index)) is not None:
                 raise RunFailed(
                     f"{spec.name}: {late}: it hangs. A thread cannot be killed;"
                     " --runtime processes replaces the actor and goes on"

@@ -125,7 +125,8 @@ def _settle(config: GridConfig, chosen: dict[str, Any]) -> tuple[dict[str, str],
     """(keys, settings) of one combination: the topology that goes with a consistency, no consistency where there is none."""
     topology, consistency = chosen["topology"], chosen["consistency"]
     if topology is None and consistency is not None:
-        usual = getattr(ALGOS.get(chosen["algo"]), "topology", "sync")
+        algo = ALGOS.get(chosen["algo"])
+        usual = "sync" if algo is None else algo.usual_topology
         topology = usual if _has_consistency(usual) else "shared_params"
     if topology is not None and not _has_consistency(topology):
         consistency = None

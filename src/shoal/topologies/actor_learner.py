@@ -26,6 +26,7 @@ from shoal.learning.intake import BatchSource
 from shoal.learning.joint_update import JointUpdate, Together
 from shoal.roles.async_actor_learner import ActorPolicy, AsyncActor, AsyncLearner, news_format
 from shoal.roles.joint_learner import COUNTS, LAGS, TOTALS_SIZE, JointLearner, state_size
+from shoal.topologies.topology import AS_TUNED
 
 METRICS = 64  # numbers that learners exchange about an update, at most
 MAXIMA = 4  # of them, at most, those of which everybody's is sent
@@ -65,6 +66,9 @@ class ActorLearnerTopology:
     Config = ActorLearnerConfig
     about = "actors and 1..L learners apart: queues or windows, all-reduced gradients; lag is corrected by V-trace"
     many_learners = True
+    each_learns = False
+    acting = 0
+    usual = AS_TUNED
 
     def __init__(self, config: ActorLearnerConfig) -> None:
         self.config = config
@@ -156,7 +160,9 @@ class ActorLearnerTopology:
                     yields=lossy,
                     last=config.actor_unrolls,
                 )
-                roles.append(RoleSpec(name=actors[a], build=partial(AsyncActor, blueprint, a, policy), core=a))
+                roles.append(
+                    RoleSpec(name=actors[a], build=partial(AsyncActor, blueprint, a, policy), steps_env=True, core=a)
+                )
         if count > 1:
             together = self._together()
             size = max(JointUpdate.group_size(blueprint, together), METRICS + count * MAXIMA + len(COUNTS) + LAGS)
@@ -183,6 +189,13 @@ class ActorLearnerTopology:
             raise BadInput(
                 f"--learners is {blueprint.learners}: an algorithm that learns from a replay has one learner here"
             )
+        if blueprint.learners == 1:
+            if config.average_every:
+                raise BadInput(f"--topology.average-every is {config.average_every}: it needs at least --learners 2")
+            if config.learning_rate_scale != 1.0:
+                raise BadInput(
+                    f"--topology.learning-rate-scale is {config.learning_rate_scale}: it needs at least --learners 2"
+                )
         if config.average_every and config.learning_rate_scale != 1.0:
             raise BadInput(
                 f"--topology.learning-rate-scale is {config.learning_rate_scale}: it is for common gradients, and"

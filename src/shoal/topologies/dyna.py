@@ -26,6 +26,7 @@ from shoal.roles.actor import Actor
 from shoal.roles.dyna import DynaLearner
 from shoal.roles.planner import Planner, block_record, model_layout, scales_layout
 from shoal.topologies.sync import acting_version
+from shoal.topologies.topology import AS_TUNED
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,7 +52,9 @@ class DynaTopology:
     apart = False
     mixed = False
     many_learners = False
-    acting = 1  # of all actors, those that step real environments
+    each_learns = False
+    acting = 1  # actor 0; the others plan
+    usual = AS_TUNED
 
     def __init__(self, config: DynaConfig) -> None:
         self.config = config
@@ -79,7 +82,7 @@ class DynaTopology:
                 main=True,
             )
         ]
-        roles.append(RoleSpec(name="actor-0", build=partial(Actor, blueprint, 0, schedule), core=0))
+        roles.append(RoleSpec(name="actor-0", build=partial(Actor, blueprint, 0, schedule), steps_env=True, core=0))
         roles += [
             RoleSpec(
                 name=name,

@@ -12,9 +12,11 @@ gradients one after another in order of arrival. Roles that the adjustment may a
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, ClassVar
+from types import MappingProxyType
+from typing import Any
 
 from shoal.acting.inference import SERVED, answer_record, question_record
 from shoal.core.algorithm import Unrolls
@@ -60,8 +62,10 @@ class Ga3cTopology:
     apart = True
     mixed = False  # what would follow environments from batch to batch is refused
     many_learners = False
+    each_learns = False
+    acting = 0
     # What the published system differs in from the table of tuned settings, whose words are for other topologies.
-    usual: ClassVar[dict[str, Any]] = {"unroll": 5, "normalise_reward": False, "log_epsilon": 1e-6}
+    usual: Mapping[str, Any] = MappingProxyType({"unroll": 5, "normalise_reward": False, "log_epsilon": 1e-6})
 
     def __init__(self, config: Ga3cConfig) -> None:
         self.config = config
@@ -97,7 +101,9 @@ class Ga3cTopology:
             RoleSpec(name=name, build=partial(Predictor, setup, i), kind="predictor")
             for i, name in enumerate(predictors)
         ]
-        roles += [RoleSpec(name=name, build=partial(Agent, setup, i), core=i) for i, name in enumerate(agents)]
+        roles += [
+            RoleSpec(name=name, build=partial(Agent, setup, i), steps_env=True, core=i) for i, name in enumerate(agents)
+        ]
         roles += [
             RoleSpec(name=name, build=partial(GradientTrainer, setup, i), kind="trainer")
             for i, name in enumerate(trainers)

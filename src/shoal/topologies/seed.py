@@ -19,6 +19,7 @@ from shoal.core.config import NonNegative, NonNegativeFloat
 from shoal.core.errors import BadInput
 from shoal.core.program import BoardSpec, CallSpec, PortSpec, Program, RoleSpec, StreamSpec
 from shoal.roles.seed import EnvActor, Inference, SeedLearner, answer_record, question_record
+from shoal.topologies.topology import AS_TUNED
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,9 +38,16 @@ class SeedTopology:
     apart = True
     mixed = False
     many_learners = False
+    each_learns = False
+    acting = 0
+    usual = AS_TUNED
 
     def __init__(self, config: SeedConfig) -> None:
         self.config = config
+
+    def unrolls(self, actors: int, learners: int) -> int:
+        """One of each actor."""
+        return actors
 
     def program(self, blueprint: Blueprint) -> Program:
         if blueprint.algorithm.experience.fresh:
@@ -50,7 +58,10 @@ class SeedTopology:
             RoleSpec(name="learner", build=partial(SeedLearner, blueprint), main=True),
             RoleSpec(name="inference", build=inference, kind="inference"),
         ]
-        roles += [RoleSpec(name=name, build=partial(EnvActor, blueprint, i), core=i) for i, name in enumerate(actors)]
+        roles += [
+            RoleSpec(name=name, build=partial(EnvActor, blueprint, i), steps_env=True, core=i)
+            for i, name in enumerate(actors)
+        ]
         ports: dict[str, PortSpec] = {
             "inference": CallSpec(
                 clients=actors,

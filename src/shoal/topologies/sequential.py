@@ -8,6 +8,7 @@ from functools import partial
 from shoal.core.blueprint import Blueprint
 from shoal.core.program import Program, RoleSpec
 from shoal.roles.learner import Sequential
+from shoal.topologies.topology import AS_TUNED
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,9 +22,19 @@ class SequentialTopology:
     apart = False
     mixed = False
     many_learners = False
+    each_learns = False
+    acting = 0
+    usual = AS_TUNED
 
     def __init__(self, config: SequentialConfig) -> None:
         self.config = config
 
+    def unrolls(self, actors: int, learners: int) -> int:
+        """One of each actor."""
+        return actors
+
     def program(self, blueprint: Blueprint) -> Program:
-        return Program(roles=(RoleSpec(name="loop", build=partial(Sequential, blueprint), main=True),), whole=blueprint)
+        return Program(
+            roles=(RoleSpec(name="loop", build=partial(Sequential, blueprint), main=True, steps_env=True),),
+            whole=blueprint,
+        )

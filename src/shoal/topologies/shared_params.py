@@ -31,6 +31,7 @@ from shoal.learning.soundness import SOUND
 from shoal.learning.weight_exchange import gradient_record
 from shoal.roles.shards import Shard
 from shoal.roles.shared_params import OWN_METRICS, Monitor, SharedParamsConfig, Worker
+from shoal.topologies.topology import AS_TUNED
 
 REPLAY_METRICS = ("explore/epsilon", "replay/rows", "replay/gradients")
 NEWS = 8  # unrolls that a worker may be ahead of the monitor's looking
@@ -43,6 +44,8 @@ class SharedParamsTopology:
     mixed = False
     many_learners = False
     each_learns = True
+    acting = 0
+    usual = AS_TUNED
 
     def __init__(self, config: SharedParamsConfig) -> None:
         self.config = config
@@ -104,7 +107,7 @@ class SharedParamsTopology:
             blueprint = replace(blueprint, make_rows=rows)
         roles = [RoleSpec(name="monitor", build=partial(Monitor, config, news, blueprint), main=True)]
         roles += [
-            RoleSpec(name=name, build=partial(Worker, config, news, blueprint, i), core=i)
+            RoleSpec(name=name, build=partial(Worker, config, news, blueprint, i), steps_env=True, core=i)
             for i, name in enumerate(workers)
         ]
         roles += [

@@ -17,6 +17,7 @@ from shoal.core.blueprint import Blueprint
 from shoal.core.program import BoardSpec, PortSpec, Program, RoleSpec, StreamSpec
 from shoal.roles.actor import Actor
 from shoal.roles.learner import Learner
+from shoal.topologies.topology import AS_TUNED
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,9 +34,16 @@ class SyncTopology:
     apart = False
     mixed = False
     many_learners = False
+    each_learns = False
+    acting = 0
+    usual = AS_TUNED
 
     def __init__(self, config: SyncConfig) -> None:
         self.config = config
+
+    def unrolls(self, actors: int, learners: int) -> int:
+        """One of each actor."""
+        return actors
 
     def program(self, blueprint: Blueprint) -> Program:
         # Partial and not a lambda: the schedule travels to other processes.
@@ -43,7 +51,8 @@ class SyncTopology:
         actors = tuple(f"actor-{i}" for i in range(blueprint.actors))
         roles = [RoleSpec(name="learner", build=partial(Learner, blueprint, schedule), main=True)]
         roles += [
-            RoleSpec(name=name, build=partial(Actor, blueprint, i, schedule), core=i) for i, name in enumerate(actors)
+            RoleSpec(name=name, build=partial(Actor, blueprint, i, schedule), steps_env=True, core=i)
+            for i, name in enumerate(actors)
         ]
         ports: dict[str, PortSpec] = {
             # Two slots a lane: one is learnt from while the other is filled.

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol, runtime_checkable
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any, Protocol
 
 from shoal.core.blueprint import Blueprint
 from shoal.core.program import Program
+
+AS_TUNED: Mapping[str, Any] = MappingProxyType({})  # no settings of its own
 
 
 class Topology(Protocol):
@@ -15,6 +19,9 @@ class Topology(Protocol):
     Config: type[Any]
     about: str
     many_learners: bool  # `--learners` may be more than one
+    each_learns: bool  # every actor is a worker, which learns by itself from its own unrolls
+    acting: int  # how many of the actors step real environments; 0 is all of them
+    usual: Mapping[str, Any]  # settings of an algorithm that have other defaults here than in the table of tuned ones
 
     @property
     def apart(self) -> bool:
@@ -26,17 +33,7 @@ class Topology(Protocol):
 
     def __init__(self, config: Any) -> None: ...
 
-    def program(self, blueprint: Blueprint) -> Program: ...
-
-
-@runtime_checkable
-class OwnBatches(Protocol):
-    """A topology whose learners take other batches than one unroll of each actor."""
-
     def unrolls(self, actors: int, learners: int) -> int:
-        """Of how many unrolls one learner's batch consists. `BadInput` where it cannot be had."""
+        """The number of unrolls in one learner's batch. `BadInput` if these actors and learners cannot make one."""
 
-
-def unrolls_of(topology: Topology, actors: int, learners: int) -> int:
-    """That one learner takes for an update."""
-    return topology.unrolls(actors, learners) if isinstance(topology, OwnBatches) else actors
+    def program(self, blueprint: Blueprint) -> Program: ...
