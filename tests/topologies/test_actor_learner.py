@@ -14,11 +14,10 @@ from jax.tree import leaves
 import shoal
 from shoal.core.errors import BadInput
 from shoal.core.program import Fault, Report, StreamSpec
-from shoal.core.weights import params_hash, to_vector
+from shoal.core.weights import from_words, params_hash, to_vector, to_words
 from shoal.experiment import resolve
 from shoal.launch.compose import make_blueprint
 from shoal.learning.intake import BatchSource, Intake
-from shoal.roles.joint_learner import pack, unpack
 from shoal.runtimes import RUNTIMES
 from shoal.runtimes.memory import Place, Silent, plain_ports, private_arena
 from shoal.topologies.actor_learner import assigned
@@ -277,8 +276,10 @@ def test_episodes_and_steps_of_all_actors_are_reported_once() -> None:
 
 def test_a_state_travels_bit_for_bit() -> None:
     state = after(1, apart(), algo={**PPO, **NORMALISED})[0].state
-    again = unpack(pack(state), state)
-    assert pack(again).tobytes() == pack(state).tobytes() and params_hash(again.params) == params_hash(state.params)
+    again = from_words(to_words(state), state)
+    assert to_words(again).tobytes() == to_words(state).tobytes() and params_hash(again.params) == params_hash(
+        state.params
+    )
     assert again.step.dtype == np.int32 and int(again.step) == int(state.step) > 0
 
 

@@ -1,4 +1,8 @@
-"""Weights are one vector: a tree of arrays flattened once, with a layout that says which part is what."""
+"""Weights are one vector: a tree of arrays flattened once, with a layout that says which part is what.
+
+Three ways to make a vector of a tree: `to_vector` in NumPy, `flat` inside a compiled function, both of float32 leaves, and
+`to_words`, which carries leaves of any type bit for bit.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +10,7 @@ import hashlib
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 
@@ -59,6 +64,44 @@ def to_vector(tree: Any) -> np.ndarray:
 def moved(vector: np.ndarray, old: np.ndarray, new: np.ndarray) -> np.ndarray:
     """`vector` moved by `new - old`; exactly `new` where it still is `old`."""
     return np.where(vector == old, new, vector + (new - old))
+
+
+def flat(tree: Any) -> jax.Array:
+    """`to_vector` inside a compiled function."""
+    leaves = [leaf.reshape(-1) for leaf in jax.tree.leaves(tree)]
+    return jnp.concatenate(leaves) if leaves else jnp.zeros(0, jnp.float32)
+
+
+def words_of(tree: Any) -> int:
+    """The length of `to_words(tree)`; of a tree of shapes, too."""
+    return sum(_words(leaf) for leaf in jax.tree.leaves(tree))
+
+
+def to_words(tree: Any) -> np.ndarray:
+    """All leaves bit for bit, whatever their type, as a float32 vector of its own memory: each begins at a word of four bytes."""
+    vector = np.zeros(words_of(tree), np.float32)
+    raw, at = vector.view(np.uint8), 0
+    for leaf in jax.tree.leaves(tree):
+        data = np.ascontiguousarray(leaf).reshape(-1).view(np.uint8)
+        raw[at : at + data.size] = data
+        at += 4 * _words(leaf)
+    return vector
+
+
+def from_words(vector: np.ndarray, like: Any) -> Any:
+    """What `to_words` had packed, in the shapes and types of `like`; every leaf has its own memory."""
+    leaves, treedef = jax.tree.flatten(like)
+    raw, at, found = np.ascontiguousarray(vector).view(np.uint8), 0, []
+    for leaf in leaves:
+        dtype, size = np.dtype(leaf.dtype), int(np.prod(leaf.shape, dtype=np.int64))
+        found.append(raw[at : at + size * dtype.itemsize].view(dtype).reshape(leaf.shape).copy())
+        at += 4 * _words(leaf)
+    return jax.tree.unflatten(treedef, found)
+
+
+def _words(leaf: Any) -> int:
+    size = int(np.prod(leaf.shape, dtype=np.int64)) * int(np.dtype(leaf.dtype).itemsize)
+    return -(-size // 4)
 
 
 def params_hash(tree: Any) -> str:

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 from shoal.core.algorithm import ActorState, Algorithm, LearnerState
 from shoal.core.telemetry import is_maximum
 from shoal.core.trajectory import Array, Trajectory
+from shoal.learning.minibatches import all_parts, samples_of
 from shoal.learning.soundness import SOUND, sound, unspoilt
 from shoal.ops.shuffle import shuffled
 
@@ -55,24 +56,12 @@ def side_by_side(trajectories: Sequence[Trajectory]) -> Trajectory:
 def sweep(algorithm: Algorithm, state: LearnerState, batch: Any, key: Array) -> tuple[LearnerState, dict[str, Array]]:
     """Epochs x minibatches. Metrics are means over those that were applied and the one that stopped, if one did."""
     cut = algorithm.minibatches
-    t, b = batch.rows.valid.shape
-    samples = b if cut.by_column else t * b
-    size = samples // cut.parts
-    rows = batch.rows if cut.by_column else jax.tree.map(lambda x: x.reshape(t * b, *x.shape[2:]), batch.rows)
+    samples, count = samples_of(cut, batch)
 
     def epoch(carry: tuple[LearnerState, Array], key: Array) -> tuple[tuple[LearnerState, Array], Any]:
         shuffle_key, gradient_key = jax.random.split(key)
-        order = shuffled(shuffle_key, samples)
-        if cut.by_column:
-            picked = jax.tree.map(
-                lambda x: jnp.moveaxis(x[:, order].reshape(t, cut.parts, size, *x.shape[2:]), 1, 0), rows
-            )
-            columns = jax.tree.map(lambda x: x[order].reshape(cut.parts, size, *x.shape[1:]), batch.columns)
-        else:
-            picked = jax.tree.map(lambda x: x[order].reshape(cut.parts, size, *x.shape[1:]), rows)
-            columns = {}
-        keys = jax.random.split(gradient_key, cut.parts)
-        return jax.lax.scan(minibatch, carry, (type(batch)(picked, columns), keys))
+        parts = all_parts(cut, samples, shuffled(shuffle_key, count))
+        return jax.lax.scan(minibatch, carry, (parts, jax.random.split(gradient_key, cut.parts)))
 
     def minibatch(carry: tuple[LearnerState, Array], part: Any) -> tuple[tuple[LearnerState, Array], Any]:
         state, before = carry
@@ -84,8 +73,7 @@ def sweep(algorithm: Algorithm, state: LearnerState, batch: Any, key: Array) -> 
 
     whole = cut.epochs == 1 and cut.parts == 1
     if whole:  # the order of samples is of no consequence
-        part = (type(batch)(rows, batch.columns if cut.by_column else {}), key)
-        (state, _), (metrics, _) = minibatch((state, jnp.asarray(False)), part)
+        (state, _), (metrics, _) = minibatch((state, jnp.asarray(False)), (samples, key))
         return state, metrics
     keys = jax.random.split(key, cut.epochs)
     (state, _), (metrics, counted) = jax.lax.scan(epoch, (state, jnp.asarray(False)), keys)

@@ -15,6 +15,8 @@ from shoal.core.keys import LEARNING, key_data
 from shoal.core.program import Part, Snapshot
 from shoal.core.telemetry import metric_name
 from shoal.core.trajectory import Array, Trajectory
+from shoal.core.weights import flat
+from shoal.learning.minibatches import one_part, samples_of
 from shoal.learning.replay_update import REPLAY, ReplayMemory, compiled_replay, is_saved, replay_of
 from shoal.learning.soundness import Watch, seen_in
 from shoal.ops.shuffle import shuffled
@@ -57,31 +59,21 @@ def compiled_steps(algorithm: Algorithm) -> CompiledSteps:
 
     def drawn(state: LearnerState, minibatch: Any, key: Array) -> Any:
         grads, feedback = algorithm.gradients(state, minibatch, jax.random.wrap_key_data(key))
-        return _flat(grads), feedback.metrics, feedback.td
+        return flat(grads), feedback.metrics, feedback.td
 
     cut = partial(_cut, algorithm)
     return CompiledSteps(jax.jit(prepare), jax.jit(cut), jax.jit(drawn), jax.jit(algorithm.settle))
 
 
-def _flat(grads: Any) -> Array:
-    return jnp.concatenate([leaf.reshape(-1) for leaf in jax.tree.leaves(grads)])
-
-
 def _cut(algorithm: Algorithm, state: LearnerState, batch: Any, key: Array, epoch: Array, part: Array) -> Any:
     """The gradient on minibatch `part` of epoch `epoch`."""
     cut = algorithm.minibatches
-    t, b = batch.rows.valid.shape
-    samples = b if cut.by_column else t * b
-    rows = batch.rows if cut.by_column else jax.tree.map(lambda x: x.reshape(t * b, *x.shape[2:]), batch.rows)
-    columns = batch.columns if cut.by_column else {}
+    minibatch, count = samples_of(cut, batch)
     epoch_key = jax.random.fold_in(jax.random.wrap_key_data(key), epoch)
     if cut.parts > 1:
-        size = samples // cut.parts
-        chosen = jax.lax.dynamic_slice_in_dim(shuffled(epoch_key, samples), part * size, size)
-        rows = jax.tree.map(lambda x: x[:, chosen] if cut.by_column else x[chosen], rows)
-        columns = jax.tree.map(lambda x: x[chosen], columns)
-    grads, feedback = algorithm.gradients(state, type(batch)(rows, columns), jax.random.fold_in(epoch_key, part))
-    return _flat(grads), feedback.metrics, feedback.stop
+        minibatch = one_part(cut, minibatch, shuffled(epoch_key, count), part)
+    grads, feedback = algorithm.gradients(state, minibatch, jax.random.fold_in(epoch_key, part))
+    return flat(grads), feedback.metrics, feedback.stop
 
 
 class UnrollGradients:

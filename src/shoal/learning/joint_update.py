@@ -14,7 +14,6 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.flatten_util import ravel_pytree
 
 from shoal.core.algorithm import Algorithm, LearnerState, Moments
 from shoal.core.blueprint import Blueprint
@@ -22,7 +21,9 @@ from shoal.core.keys import LEARNING, key_data
 from shoal.core.ports import Group, Op
 from shoal.core.telemetry import metric_name, over_all
 from shoal.core.trajectory import Array, Trajectory, as_trajectory
+from shoal.core.weights import flat, layout_of, to_vector
 from shoal.learning.compiled_update import apply, side_by_side, sweep
+from shoal.learning.minibatches import all_parts, samples_of
 from shoal.learning.soundness import SOUND, Watch, seen_in, sound, spoilt_if_unsound, unspoilt
 from shoal.ops import statistics
 from shoal.ops.shuffle import shuffled
@@ -73,15 +74,15 @@ def observe(
     empty = jax.tree.map(jnp.zeros_like, statistics_of(state))
     blank = with_statistics(state, empty)
     after, _ = algorithm.prepare(blank, acted, side_by_side(trajectories), jax.random.wrap_key_data(key))
-    return ravel_pytree(statistics_of(after))[0]
+    return flat(statistics_of(after))
 
 
 def merge(algorithm: Algorithm, state: LearnerState, found: Sequence[Array]) -> tuple[LearnerState, Array]:
     """The statistics with those of all batches, one after another in the order of the learners."""
     now = statistics_of(state)
-    unravel = ravel_pytree(now)[1]
+    layout = layout_of(now)
     for vector in found:
-        batch = unravel(vector)
+        batch = layout.tree(vector)
         now = tuple(
             None if m is None else statistics.faded(statistics.merge(m, b)) for m, b in zip(now, batch, strict=True)
         )
@@ -110,23 +111,12 @@ def prepare(
 
 
 def epoch(algorithm: Algorithm, batch: Any, key: Array) -> tuple[Any, Array]:
-    """The minibatches of one pass, cut as `compiled.sweep` cuts them."""
+    """The minibatches of one epoch and their keys, as in `compiled_update.sweep`."""
     cut = algorithm.minibatches
-    t, b = batch.rows.valid.shape
-    samples = b if cut.by_column else t * b
-    size = samples // cut.parts
+    samples, count = samples_of(cut, batch)
     shuffle_key, gradient_key = jax.random.split(jax.random.wrap_key_data(key))
-    order = shuffled(shuffle_key, samples)
-    columns: Any = {}
-    if cut.by_column:
-        picked = jax.tree.map(
-            lambda x: jnp.moveaxis(x[:, order].reshape(t, cut.parts, size, *x.shape[2:]), 1, 0), batch.rows
-        )
-        columns = jax.tree.map(lambda x: x[order].reshape(cut.parts, size, *x.shape[1:]), batch.columns)
-    else:
-        flat = jax.tree.map(lambda x: x.reshape(t * b, *x.shape[2:]), batch.rows)
-        picked = jax.tree.map(lambda x: x[order].reshape(cut.parts, size, *x.shape[1:]), flat)
-    return type(batch)(picked, columns), jax.random.key_data(jax.random.split(gradient_key, cut.parts))
+    parts = all_parts(cut, samples, shuffled(shuffle_key, count))
+    return parts, jax.random.key_data(jax.random.split(gradient_key, cut.parts))
 
 
 def gradients(
@@ -136,13 +126,13 @@ def gradients(
     grads, feedback = algorithm.gradients(state, part, jax.random.wrap_key_data(keys[which]))
     stop = jnp.asarray(feedback.stop, jnp.float32).reshape(1)
     # The decision is made of what is reduced, so that it is the same for all: a loss that is not finite must show there.
-    vector = spoilt_if_unsound(ravel_pytree(grads)[0], feedback.metrics)
+    vector = spoilt_if_unsound(flat(grads), feedback.metrics)
     return jnp.concatenate([vector, stop]), feedback.metrics
 
 
 def step(algorithm: Algorithm, state: LearnerState, vector: Array, rate_scale: float) -> tuple[LearnerState, Array]:
     """Apply averaged gradients; `rate_scale` stretches the step, whatever the optimiser made of it."""
-    grads = ravel_pytree(state.params)[1](vector)
+    grads = layout_of(state.params).tree(vector)
     after = apply(algorithm, state, grads)
     if rate_scale != 1.0:
         moved = jax.tree.map(lambda old, new: old + rate_scale * (new - old), state.params, after.params)
@@ -164,7 +154,7 @@ class JointUpdate:
         self._blueprint, self._learner, self._together, self._group = blueprint, learner, together, group
         self._watch = watch
         self._compiled = compiled_joint(blueprint.algorithm, together.rate_scale)
-        self._words = ravel_pytree(statistics_of(blueprint.initial_state()))[0].size
+        self._words = layout_of(statistics_of(blueprint.initial_state())).size
 
     @staticmethod
     def group_size(blueprint: Blueprint, together: Together) -> int:
@@ -265,8 +255,7 @@ class JointUpdate:
         """All take the mean of all weights and of what the optimiser remembers."""
         mine = averaged(state)
         leaves, treedef = jax.tree.flatten(mine)
-        vector = np.concatenate([np.asarray(leaf, np.float32).ravel() for leaf in leaves])
-        mean = yield from self._group.mean(self._learner, vector)
+        mean = yield from self._group.mean(self._learner, to_vector(mine))
         parts = np.split(mean, np.cumsum([leaf.size for leaf in leaves])[:-1])
         found = [
             jnp.asarray(

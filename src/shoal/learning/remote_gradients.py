@@ -18,8 +18,9 @@ from shoal.core.blueprint import Blueprint
 from shoal.core.record import Field, Record
 from shoal.core.telemetry import NewsFormat
 from shoal.core.trajectory import Array, Trajectory, as_trajectory
-from shoal.core.weights import Layout, layout_of
+from shoal.core.weights import Layout, flat, layout_of
 from shoal.learning.compiled_update import apply, side_by_side
+from shoal.learning.minibatches import samples_of
 from shoal.learning.soundness import sound, spoilt_if_unsound, unspoilt
 from shoal.ops import statistics
 
@@ -101,10 +102,6 @@ def _compiled_apply(algorithm: Algorithm, layout: Layout) -> Any:
     return jax.jit(run)
 
 
-def flat(tree: Any) -> Array:
-    return jnp.concatenate([jnp.ravel(leaf) for leaf in jax.tree.leaves(tree)])
-
-
 def gradient(
     algorithm: Algorithm, clip: float, known: Known, trajectories: list[Trajectory], key: Array, progress: Array
 ) -> tuple[Any, Moments | None, dict[str, Array]]:
@@ -120,10 +117,8 @@ def gradient(
     )
     prepare_key, gradient_key = jax.random.split(jax.random.wrap_key_data(key))
     state, batch = algorithm.prepare(state, None, whole, prepare_key)
-    if not algorithm.minibatches.by_column:
-        rows = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), batch.rows)
-        batch = type(batch)(rows, {})
-    grads, feedback = algorithm.gradients(state, batch, gradient_key)
+    samples, _ = samples_of(algorithm.minibatches, batch)
+    grads, feedback = algorithm.gradients(state, samples, gradient_key)
     moments = None
     if known.obs is not None:
         empty = statistics.empty_moments(known.obs.mean.shape)

@@ -1,4 +1,4 @@
-"""What of a learner's state lies where when many share it: weights and moments as one vector, the rest as words."""
+"""Memory layout of shared learner state: weights and moments as one vector, the rest as words."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 
 from shoal.core.algorithm import Algorithm, LearnerState, Moments
 from shoal.core.trajectory import Array
-from shoal.core.weights import layout_of, to_vector
+from shoal.core.weights import flat, from_words, layout_of, to_vector, to_words, words_of
 
 
 class SharedLayout:
@@ -35,9 +35,7 @@ class SharedLayout:
         self._squares = [jax.tree_util.keystr(path, simple=True).endswith("nu") for path, _ in named]
         self.vectors = sum(self._is_vector) if share_moments else 0
         self.singles = len(leaves) - sum(self._is_vector) if share_moments else 0
-        own, self._own = jax.tree.flatten(self._own_part(self.shape))
-        self._own_shapes = [(leaf.shape, np.dtype(leaf.dtype)) for leaf in own]
-        self.own_size = sum(_words(shape, dtype) for shape, dtype in self._own_shapes)
+        self.own_size = words_of(self._own_part(self.shape))
 
     @property
     def width(self) -> int:
@@ -57,7 +55,7 @@ class SharedLayout:
 
     def flat(self, state: LearnerState) -> Array:
         """`pack` inside of a compiled function."""
-        parts = [jnp.concatenate([leaf.reshape(-1) for leaf in jax.tree.leaves(state.params)])]
+        parts = [flat(state.params)]
         singles = []
         if self._share:
             for vector, part in zip(self._is_vector, self._flat.flatten_up_to(state.moments), strict=True):
@@ -99,17 +97,11 @@ class SharedLayout:
 
     def pack_own(self, state: LearnerState) -> np.ndarray:
         """The own part as words of 32 bits, bit for bit."""
-        words = [_to_words(np.asarray(leaf)) for leaf in jax.tree.leaves(self._own_part(state))]
-        return np.concatenate(words)
+        return to_words(self._own_part(state))
 
     def unpack_own(self, words: np.ndarray, state: LearnerState) -> LearnerState:
-        leaves, at = [], 0
-        for shape, dtype in self._own_shapes:
-            size = _words(shape, dtype)
-            raw = words[at : at + size].tobytes()[: dtype.itemsize * int(np.prod(shape, dtype=np.int64))]
-            leaves.append(np.frombuffer(raw, dtype).reshape(shape))
-            at += size
-        step, progress, reward, extra, moments = jax.tree.unflatten(self._own, leaves)
+        """`state` with its own part from `words`."""
+        step, progress, reward, extra, moments = from_words(words, self._own_part(self.shape))
         state = state._replace(step=step, progress=progress, reward=reward, extra=extra)
         return state if self._share else state._replace(moments=moments)
 
@@ -176,12 +168,3 @@ class SharedLayout:
         singles = [leaf for leaf, is_vector in zip(after, self._is_vector, strict=True) if not is_vector]
         new = params - self._algorithm.rate(stub) * updates
         return jnp.concatenate([new, *vectors, *(leaf.astype(jnp.float32)[None] for leaf in singles)])
-
-
-def _words(shape: tuple[int, ...], dtype: np.dtype[Any]) -> int:
-    return -(-int(np.prod(shape, dtype=np.int64)) * dtype.itemsize // 4)
-
-
-def _to_words(array: np.ndarray) -> np.ndarray:
-    raw = np.ascontiguousarray(array).tobytes()
-    return np.frombuffer(raw + bytes(-len(raw) % 4), np.float32)

@@ -15,13 +15,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from shoal.core.algorithm import LearnerState
 from shoal.core.blueprint import Blueprint
 from shoal.core.ports import Board, Group, GroupBroken, Op
 from shoal.core.program import Context, Episode, Ports, Reply, Report, Snapshot, Steps
 from shoal.core.telemetry import is_maximum
 from shoal.core.trajectory import as_trajectory
-from shoal.core.weights import moved, to_vector
+from shoal.core.weights import from_words, moved, to_vector, to_words, words_of
 from shoal.learning.intake import BatchSource, Intake
 from shoal.learning.joint_update import JointUpdate, Together
 from shoal.learning.soundness import Watch
@@ -120,7 +119,7 @@ class JointLearner:
         return self._blueprint.algorithm.actor_state(self.state) if self._lockstep else None
 
     def _publish(self) -> None:
-        self._states.publish(self.version, pack(self.state))
+        self._states.publish(self.version, to_words(self.state))
         self._board.publish(self.version, to_vector(self._blueprint.algorithm.actor_state(self.state)))
 
     def _meet(self) -> Generator[Op[Any], Any, None]:
@@ -132,7 +131,7 @@ class JointLearner:
             except GroupBroken:  # one more came anew meanwhile
                 continue
         self.version, vector = self._states.latest()
-        self.state = unpack(vector, self.state)
+        self.state = jax.tree.map(jnp.asarray, from_words(vector, self.state))
         # A learner may have left the last round of counts that the first was still in, or the other way round.
         self._rounds, totals = self._agreed.latest()
         self._totals = totals.view(np.float64).copy()
@@ -236,34 +235,5 @@ TOTALS_SIZE = 2 * len(COUNTS)  # words of four bytes: the totals cross bit for b
 
 
 def state_size(blueprint: Blueprint) -> int:
-    """Of the vector that `pack` makes, in numbers of four bytes."""
-    state = blueprint.initial_state()
-    return sum(_words(leaf) for leaf in jax.tree.leaves(state))
-
-
-def pack(state: LearnerState) -> np.ndarray:
-    """All leaves, bit for bit, as a vector that a Board carries."""
-    vector = np.zeros(sum(_words(leaf) for leaf in jax.tree.leaves(state)), np.float32)
-    raw, at = vector.view(np.uint8), 0
-    for leaf in jax.tree.leaves(state):
-        data = np.ascontiguousarray(leaf).reshape(-1).view(np.uint8)
-        raw[at : at + data.size] = data
-        at += 4 * _words(leaf)
-    return vector
-
-
-def unpack(vector: np.ndarray, like: LearnerState) -> LearnerState:
-    """What `pack` had packed, in the shape of `like`."""
-    leaves, treedef = jax.tree.flatten(like)
-    raw, at, found = np.ascontiguousarray(vector).view(np.uint8), 0, []
-    for leaf in leaves:
-        dtype, size = np.dtype(leaf.dtype), int(np.prod(leaf.shape))
-        data = raw[at : at + size * dtype.itemsize]
-        found.append(jnp.asarray(data.view(dtype).reshape(leaf.shape).copy()))
-        at += 4 * _words(leaf)
-    state: LearnerState = jax.tree.unflatten(treedef, found)
-    return state
-
-
-def _words(leaf: Any) -> int:
-    return -(-int(np.prod(leaf.shape)) * int(np.dtype(leaf.dtype).itemsize) // 4)
+    """The length of a learner's state on the board `states`."""
+    return words_of(blueprint.initial_state())
