@@ -10,11 +10,12 @@ from typing import Any
 
 import pytest
 
-from shoal.cli import reproduce
+from shoal.cli import reproduce as command
 from shoal.cli.main import main
 from shoal.core.config import build
 from shoal.core.errors import BadInput
 from shoal.observe.comparison import cells, differences, goals, markdown, write_comparison
+from shoal.studies import reproduce
 
 ROOT = Path(__file__).parents[2] / "experiments"
 NAMES = reproduce.names(ROOT)
@@ -110,7 +111,7 @@ def document(**changes: Any) -> dict[str, Any]:
 @pytest.mark.parametrize("name", NAMES)
 def test_every_experiment_is_whole(name: str) -> None:
     spec = reproduce.read_spec(ROOT / name)
-    runner = reproduce.find_runner(spec["runner"], name)
+    runner = command.find_runner(spec["runner"], name)
     module = importlib.import_module(runner.__module__)
     config = getattr(module, f"{runner.__name__.capitalize()}Config")
     for size in ("full", "quick"):
@@ -136,7 +137,7 @@ def test_an_experiment_from_its_folder_to_its_report(
     shoal: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     root = checkout(tmp_path / "checkout", TINY)
-    monkeypatch.setattr(reproduce, "experiments_folder", lambda: root)
+    monkeypatch.setattr(command, "experiments_folder", lambda: root)
     code, out, err = shoal("reproduce", "tiny", "--quick", "--seeds", "2", "--out", "here", "--json")
     assert code == 0, err
     told = json.loads(out)
@@ -208,7 +209,7 @@ def test_a_broken_spec_is_named(tmp_path: Path, spec: str, told: str) -> None:
 @pytest.mark.parametrize(("where", "told"), [("kitchen:x", "names no room"), ("optimize:x", "no runner 'x'")])
 def test_an_unknown_runner_is_named(where: str, told: str) -> None:
     with pytest.raises(BadInput, match=told):
-        reproduce.find_runner(where, "tiny")
+        command.find_runner(where, "tiny")
 
 
 def test_values_are_better_alike_or_worse() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -9,7 +10,7 @@ import pytest
 from shoal.core.record import ALIGN, Field, Record
 from shoal.core.spec import ActionSpec, Binary, Categorical, Continuous, EnvSpec, ObsSpec
 from shoal.core.trajectory import as_trajectory, trajectory_record
-from shoal.core.weights import layout_of, leaf_names, params_hash, to_vector
+from shoal.core.weights import flat, from_words, layout_of, leaf_names, params_hash, to_vector, to_words, words_of
 
 RECORD = Record((Field("a", (3,), "float32"), Field("b", (), "int64"), Field("c", (5, 2), "uint8")))
 TREE = {"policy": {"w": np.arange(6, dtype=np.float32).reshape(2, 3), "b": np.ones(2, np.float32)}, "x": np.float32(7)}
@@ -81,3 +82,18 @@ def test_one_bit_makes_another_hash() -> None:
     other = {**TREE, "x": np.nextafter(np.float32(7), np.float32(8))}
     assert params_hash(TREE) == params_hash({**TREE}) != params_hash(other)
     assert params_hash({"a": np.float32(0.0)}) != params_hash({"a": np.float32(-0.0)})
+
+
+def test_a_compiled_function_makes_the_same_vector() -> None:
+    assert np.asarray(jax.jit(flat)(TREE)).tobytes() == to_vector(TREE).tobytes()
+    assert flat({}).shape == to_vector({}).shape == (0,)
+
+
+def test_words_carry_leaves_of_any_type_bit_for_bit() -> None:
+    mixed = {**TREE, "n": np.int32(-5), "flags": np.array([True, False, True]), "far": np.array([np.nan, 1e-310])}
+    words = to_words(mixed)
+    assert words.dtype == np.float32 and words.shape == (words_of(mixed),) == (9 + 1 + 1 + 4,)
+    back = from_words(words.copy(), mixed)
+    for name, leaf in zip(leaf_names(mixed), jax.tree.leaves(mixed), strict=True):
+        found = dict(zip(leaf_names(back), jax.tree.leaves(back), strict=True))[name]
+        assert (found.dtype, found.shape, found.tobytes()) == (leaf.dtype, leaf.shape, leaf.tobytes())

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import csv
 import importlib
 import json
-import re
 import sys
 import time
-import tomllib
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from shoal.cli.flags import one_positional, split, whole_number
 from shoal.cli.series_progress import series_progress
 from shoal.core.errors import BadInput, nearest
+from shoal.studies.reproduce import experiments_folder, names, read_deviations, read_reference, read_spec
 
 SWITCHES = ("quick", "list", "json", "quiet", "help")
 OPTIONS = ("seeds", "out")
@@ -25,7 +22,6 @@ ROOMS = {
     "horizons": "shoal.studies.horizons",
     "optimize": "shoal.optimize.experiments",
 }
-SPEC_ENTRIES = {"title", "source", "runner", "all", "full", "quick", "tables", "goals"}
 
 USAGE = """usage: shoal reproduce NAME [--quick] [--seeds N] [--out FOLDER] [--quiet] [--json]
        shoal reproduce --list
@@ -95,34 +91,6 @@ def run(words: list[str]) -> int:
     return 0
 
 
-def experiments_folder() -> Path:
-    """`experiments/` of the source checkout that this code runs from, or that the user stands in."""
-    here = Path(__file__).resolve().parents[3]
-    for place in (here, Path.cwd(), *Path.cwd().parents):
-        if any((place / "experiments").glob("*/spec.toml")):
-            return place / "experiments"
-    raise BadInput(f"no experiments/ above {str(Path.cwd())!r}: shoal reproduce needs a source checkout of Shoal")
-
-
-def names(root: Path) -> list[str]:
-    return sorted(path.parent.name for path in root.glob("*/spec.toml"))
-
-
-def read_spec(folder: Path) -> dict[str, Any]:
-    """A spec.toml, whole: what every experiment must say is there, and nothing else."""
-    path = folder / "spec.toml"
-    try:
-        spec = tomllib.loads(path.read_text())
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise BadInput(f"cannot read {str(path)!r}: {error}") from None
-    missing = [entry for entry in ("title", "source", "runner", "full", "quick", "tables") if entry not in spec]
-    strange = sorted(set(spec) - SPEC_ENTRIES)
-    if missing or strange:
-        what = f"lacks {missing[0]!r}" if missing else f"has an unknown entry {strange[0]!r}"
-        raise BadInput(f"{str(path)!r} {what}")
-    return spec
-
-
 def find_runner(where: str, name: str) -> Any:
     room, _, runner = where.partition(":")
     if room not in ROOMS:
@@ -131,32 +99,3 @@ def find_runner(where: str, name: str) -> Any:
     if runner not in runners:
         raise BadInput(f"{name}: {room} has no runner {runner!r}; it has: {', '.join(runners)}")
     return runners[runner]
-
-
-def read_reference(path: Path) -> dict[str, dict[str, Any]]:
-    """{row: {column: number or word}}; empty fields are left out."""
-    try:
-        lines = list(csv.DictReader(path.read_text().splitlines()))
-    except OSError as error:
-        raise BadInput(f"cannot read {str(path)!r}: {error.strerror}") from None
-    return {
-        line.pop("row"): {column: _value(text) for column, text in line.items() if text not in (None, "")}
-        for line in lines
-    }
-
-
-def read_deviations(path: Path) -> list[str]:
-    """The points under `## Deviations` of an experiment's README."""
-    try:
-        text = path.read_text()
-    except OSError as error:
-        raise BadInput(f"cannot read {str(path)!r}: {error.strerror}") from None
-    section = text.partition("## Deviations\n")[2].partition("\n## ")[0]
-    return [" ".join(point.split()) for point in re.split(r"^- ", section, flags=re.MULTILINE)[1:]]
-
-
-def _value(text: str) -> Any:
-    try:
-        return float(text)
-    except ValueError:
-        return text

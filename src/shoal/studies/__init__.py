@@ -1,7 +1,8 @@
-"""Many runs, and what they came to: grids of trainings, comparisons, experiments about horizons.
+"""Many runs, and what they came to: grids of trainings, comparisons, published experiments.
 
 Here live `grid` (every combination of settings that fits), `compare` (runs a grid, each training in a process of its own),
-`horizons` (GA3C's t_max and gamma, with `estimators` for the bias of n-step returns), `measured` (what runs came to, as rows of a
-table) and `statistics` (IQM with confidence intervals). May import: `launch` and below; SciPy. To add one: a runner is a
-function and a line in its module's `RUNNERS`. Looking for figures and pages? `observe`. For one run? `launch`.
+`reproduce` (published experiments as folders), `horizons` (GA3C's t_max and gamma, with `estimators` for the bias of n-step
+returns), `measured` (what runs came to, as rows of a table) and `statistics` (IQM with confidence intervals). May import:
+`launch` and below; SciPy. To add one: a runner is a function and a line in its module's `RUNNERS`. Looking for figures and
+pages? `observe`. For one run? `launch`.
 """
