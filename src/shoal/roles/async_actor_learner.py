@@ -18,14 +18,14 @@ import numpy as np
 
 from shoal.acting.collector import Collector
 from shoal.acting.episodes import EpisodeTracker
+from shoal.core.algorithm import LearnerState
 from shoal.core.blueprint import Blueprint
 from shoal.core.keys import going_on
 from shoal.core.ports import NOT_YET, Board, Op, Slot, Stream
 from shoal.core.program import Context, Episode, Part, Ports, Report, Snapshot, Steps
 from shoal.core.telemetry import News, NewsFormat
-from shoal.core.weights import to_vector
 from shoal.learning.intake import BatchSource, Intake
-from shoal.roles.learner import Trainer
+from shoal.learning.update import Update
 
 FOREVER = 2**62  # a version that never comes
 
@@ -195,58 +195,40 @@ class ActorNews:
         return news.episodes
 
 
-class AsyncLearner:
-    """The only learner: takes a batch from whoever has something, updates, publishes, and so on for ever."""
+class AnyUnrolls:
+    """The feed of `actor_learner`: unrolls of whichever actors have some. Steps and episodes are what the actors say of them."""
 
-    def __init__(
-        self, blueprint: Blueprint, source: BatchSource, lockstep: bool, ports: Ports, context: Context
-    ) -> None:
-        self._blueprint, self._source, self._lockstep = blueprint, source, lockstep
-        self._board: Board = ports["weights"]
+    update: Update | None = None
+
+    def __init__(self, source: BatchSource, blueprint: Blueprint, ports: Ports, context: Context) -> None:
+        self._lossy = source.lossy
         self._intake = Intake(blueprint, 0, source, ports)
         self._told = ActorNews(blueprint, ports)
-        self.trainer = Trainer(blueprint, context)
 
-    def run(self) -> Steps:
-        trainer, intake, told, driven = self.trainer, self._intake, self._told, self._blueprint.driven
-        trainer.compile(trainer.actor if self._lockstep else None)
-        broadcast, steps, last = self._publish(), 0, None
-        while True:
-            asked = time.monotonic()
-            slots = yield from intake.batch(trainer.version)
-            if slots is None:
-                episodes = yield from told.rest()
-                steps = told.steps if self._source.lossy else intake.steps
-                if last is not None and (episodes or steps != last.env_steps):
-                    yield last_report(last, steps, episodes)
-                return
-            waited = time.monotonic() - asked
-            report = trainer.learn(slots, trainer.actor if self._lockstep else None, waited, steps)
-            # Published before the slots are free: an actor that waited for room finds what its unroll led to.
-            if not driven:
-                broadcast = self._publish()
-                intake.release()
-            episodes = told.listen()
-            steps = told.steps if self._source.lossy else intake.steps
-            counts = {**intake.metrics(), "queue/refused": float(told.refused), "time/broadcast": broadcast}
-            metrics = {**report.metrics, **counts}
-            last = replace(report, episodes=episodes, env_steps=steps, metrics=metrics)
-            trainer.adopt((yield last))
-            if driven:
-                broadcast = self._publish()
-                intake.release()
+    def batch(self, version: int) -> Generator[Op[Any], Any, Sequence[Slot] | None]:
+        return (yield from self._intake.batch(version))
 
-    def _publish(self) -> float:
-        """The newest weights, to all actors; the seconds that it took."""
-        began = time.monotonic()
-        self._board.publish(self.trainer.version, to_vector(self.trainer.actor))
-        return time.monotonic() - began
+    def release(self) -> None:
+        self._intake.release()
 
-    def snapshots(self) -> Snapshot:
-        return self.trainer.snapshots()
-
-    def close(self) -> None:
+    def announce(self, version: int, state: LearnerState) -> None:
         return None
+
+    def _steps(self) -> int:
+        """Environment steps so far: of all unrolls, also where some are lost on the way."""
+        return self._told.steps if self._lossy else self._intake.steps
+
+    def complete(self, report: Report) -> Report:
+        episodes = self._told.listen()
+        counts = {**self._intake.metrics(), "queue/refused": float(self._told.refused)}
+        return replace(report, episodes=episodes, env_steps=self._steps(), metrics={**report.metrics, **counts})
+
+    def rest(self, report: Report | None) -> Generator[Op[Any], Any, Report | None]:
+        episodes = yield from self._told.rest()
+        steps = self._steps()
+        if report is None or (not episodes and steps == report.env_steps):
+            return None
+        return last_report(report, steps, episodes)
 
 
 def last_report(before: Report, steps: int, episodes: tuple[Episode, ...]) -> Report:

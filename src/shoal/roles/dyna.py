@@ -1,4 +1,4 @@
-"""Who learns from both: real unrolls as DQN does, and between them what the planners imagined, at a controlled ratio.
+"""The learning side of `dyna`: real unrolls, as DQN learns from them, and what planners imagined, at a controlled ratio.
 
 Real rows lie in a pool that the planners read; imagined rows in a memory of the learner's own. Neither ever sees the other's, and
 steps and episodes are counted from real unrolls alone.
@@ -6,8 +6,8 @@ steps and episodes are counted from real unrolls alone.
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Generator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -17,8 +17,8 @@ from shoal.algos.dyna_q import DynaQ
 from shoal.core.algorithm import ActorState, Drawn, LearnerState
 from shoal.core.blueprint import Blueprint
 from shoal.core.keys import LEARNING, PLANNING, key_data
-from shoal.core.ports import Board, Slot, Stream, Table
-from shoal.core.program import Context, Ports, Report, Snapshot, Steps
+from shoal.core.ports import Board, Op, Slot, Stream, Table
+from shoal.core.program import Context, Ports, Report, Snapshot
 from shoal.core.telemetry import metric_name
 from shoal.core.trajectory import Trajectory, Transitions
 from shoal.core.weights import to_vector
@@ -32,7 +32,7 @@ from shoal.learning.replay_update import (
 )
 from shoal.learning.soundness import SOUND, Watch, seen_in
 from shoal.replay import Rings, make_sampler
-from shoal.roles.learner import Trainer
+from shoal.roles.learner import OneOfEach
 from shoal.roles.planner import TOLD, model_layout
 
 
@@ -180,72 +180,40 @@ class DynaUpdate:
         return self._real.snapshots()
 
 
-class DynaLearner:
-    """The learner of one real actor and its planners."""
+class PlannedUnrolls(OneOfEach):
+    """The feed of `dyna`: one unroll of the real actor, and the blocks that planners have imagined meanwhile.
 
-    def __init__(
-        self,
-        blueprint: Blueprint,
-        algorithm: DynaQ,
-        schedule: Callable[[int], int],
-        rounds: float,
-        ports: Ports,
-        context: Context,
-    ) -> None:
-        self._blueprint, self._algorithm, self._schedule, self._rounds = blueprint, algorithm, schedule, rounds
-        self._board: Board = ports["weights"]
+    It waits for `rounds` blocks an update. The planners' model as it stands becomes part of the state that is reported and saved.
+    """
+
+    update: DynaUpdate
+
+    def __init__(self, algorithm: DynaQ, rounds: float, blueprint: Blueprint, ports: Ports, context: Context) -> None:
+        super().__init__(blueprint, ports, context)
+        self._algorithm, self._rounds = algorithm, rounds
         self._scales: Board = ports["scales"]
         self._model: Table = ports["model"]
-        self._stream: Stream = ports["unrolls"]
         self._blocks: Stream = ports["imagined"]
-        self._update = DynaUpdate(blueprint, algorithm, ports, context)
-        self.trainer = Trainer(blueprint, context, self._update)
-        self._model.put(to_vector(self.trainer.state.extra["model"]))
+        self.update = DynaUpdate(blueprint, algorithm, ports, context)
+        self._model.put(to_vector(blueprint.initial_state().extra["model"]))
 
-    def run(self) -> Steps:
-        trainer, driven = self.trainer, self._blueprint.driven
-        acted = {trainer.version: trainer.actor}
-        trainer.compile(trainer.actor)
-        broadcast = self._publish()
-        while True:
-            asked = time.monotonic()
-            slot = yield from self._stream.take(0)
-            for _ in range(self._due(trainer.version)):
-                lane, block = yield from self._blocks.take_any(range(self._blocks.lanes))
-                self._update.take_in(lane, block)
-            waited = time.monotonic() - asked
-            needed = self._schedule(trainer.version)
-            acted = {version: actor for version, actor in acted.items() if version >= needed}
-            report = trainer.learn([slot], acted[needed], waited)
-            self._stream.release(0)
-            broadcast = broadcast if driven else self._publish()
-            self._take_over_model()
-            times = {"time/broadcast": broadcast, "queue/depth": float(self._stream.depth(0))}
-            metrics = {**report.metrics, **times}
-            trainer.adopt((yield Report(**{**vars(report), "metrics": metrics, "state": trainer.state})))
-            acted[trainer.version] = trainer.actor
-            if driven:
-                broadcast = self._publish()
+    def batch(self, version: int) -> Generator[Op[Any], Any, Sequence[Slot] | None]:
+        slots = yield from super().batch(version)
+        for _ in range(self._due(version)):
+            lane, block = yield from self._blocks.take_any(range(self._blocks.lanes))
+            self.update.take_in(lane, block)
+        return slots
 
     def _due(self, version: int) -> int:
         """Blocks to wait for at this update: as many as bring their number to `rounds` an update."""
         return int((version + 1) * self._rounds) - int(version * self._rounds)
 
-    def _publish(self) -> float:
-        """The newest weights; the seconds that it took. Scales go first: a reader of the weights finds the units of their rows."""
-        trainer, began = self.trainer, time.monotonic()
-        self._scales.publish(trainer.version, to_vector(self._algorithm.scales(trainer.state)))
-        self._board.publish(trainer.version, to_vector(trainer.actor))
-        return time.monotonic() - began
+    def announce(self, version: int, state: LearnerState) -> None:
+        """Scales go first: a reader of the weights finds the units of their rows."""
+        self._scales.publish(version, to_vector(self._algorithm.scales(state)))
 
-    def _take_over_model(self) -> None:
-        """The planners' model as it stands, into the state: that is what a checkpoint keeps."""
+    def complete(self, report: Report) -> Report:
+        report = super().complete(report)
         model = jax.device_put(model_layout(self._algorithm).tree(self._model.pull()[1]))
-        state = self.trainer.state
-        self.trainer.state = state._replace(extra={**state.extra, "model": model})
-
-    def snapshots(self) -> Snapshot:
-        return self.trainer.snapshots()
-
-    def close(self) -> None:
-        return None
+        state: LearnerState = report.state
+        return replace(report, state=state._replace(extra={**state.extra, "model": model}))

@@ -1,23 +1,27 @@
-"""Who learns: takes one unroll of every actor, updates, publishes."""
+"""Learners: the loop that takes unrolls, updates and publishes, and the loop that acts and learns in turn."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import replace
+from typing import Any, Protocol
 
 import jax
 import numpy as np
 
 from shoal.acting.collector import Collector
 from shoal.acting.episodes import EpisodeTracker
+from shoal.core.algorithm import LearnerState
 from shoal.core.blueprint import Blueprint
-from shoal.core.ports import Board, Slot, Stream
+from shoal.core.ports import Board, Op, Slot, Stream
 from shoal.core.program import Context, Part, Ports, Reply, Report, Snapshot, Steps
 from shoal.core.trajectory import as_trajectory
 from shoal.core.weights import to_vector
 from shoal.learning.soundness import Watch
 from shoal.learning.update import Update, make_update
+
+Schedule = Callable[[int], int]  # the version that acts on an unroll
 
 
 class Trainer:
@@ -87,51 +91,128 @@ class Trainer:
         return {**trackers, **self._update.snapshots()}
 
 
-class Learner:
-    """One learner of many actors: publishes version 0, then takes, updates and publishes for ever.
+class Feed(Protocol):
+    """A learner's side of its actors: what differs between the topologies that have a single learner."""
 
-    `schedule` names the version that acted on an unroll; the learner keeps the few that may still be asked for.
+    @property
+    def update(self) -> Update | None:
+        """The update to learn by; None is the one that fits the algorithm."""
+
+    def batch(self, version: int) -> Generator[Op[Any], Any, Sequence[Slot] | None]:
+        """The unrolls that lead from `version` to the next; None when all actors have ended and nothing is left."""
+
+    def release(self) -> None:
+        """The batch is learnt: its slots may be filled again."""
+
+    def announce(self, version: int, state: LearnerState) -> None:
+        """Publish what must be readable before the weights of `version` are."""
+
+    def complete(self, report: Report) -> Report:
+        """The report with what is known here: counts and depths; also steps, episodes or the state, if they are not the batch's."""
+
+    def rest(self, report: Report | None) -> Generator[Op[Any], Any, Report | None]:
+        """After the last batch: what is left to say, if anything is; `report` is the last one."""
+
+
+class Learner:
+    """The loop of a single learner: publish, take a batch, update, publish, report, over and over.
+
+    `make_feed(blueprint, ports, context)` says where batches come from. `schedule` names the version that acted on the batch of a
+    version, of which the learner keeps the few that may still be asked for; None where actors take what is newest.
     """
 
-    def __init__(self, blueprint: Blueprint, schedule: Callable[[int], int], ports: Ports, context: Context) -> None:
-        self._blueprint, self._schedule = blueprint, schedule
+    def __init__(
+        self,
+        blueprint: Blueprint,
+        schedule: Schedule | None,
+        make_feed: Callable[[Blueprint, Ports, Context], Feed],
+        ports: Ports,
+        context: Context,
+    ) -> None:
+        self._schedule, self._driven = schedule, blueprint.driven
         self._board: Board = ports["weights"]
-        self._stream: Stream = ports["unrolls"]
-        self.trainer = Trainer(blueprint, context)
+        self._feed = make_feed(blueprint, ports, context)
+        self.trainer = Trainer(blueprint, context, self._feed.update)
+        self._acted = {self.trainer.version: self.trainer.actor}
 
     def run(self) -> Steps:
-        trainer, stream, lanes = self.trainer, self._stream, range(self._blueprint.actors)
-        acted, driven = {trainer.version: trainer.actor}, self._blueprint.driven
+        trainer, feed = self.trainer, self._feed
         # Compiled first: actors that began now would only wait for it, and take cores from it.
-        trainer.compile(trainer.actor)
-        broadcast = self._publish()
+        trainer.compile(trainer.actor if self._schedule else None)
+        broadcast, report = self._publish(), None
         while True:
-            asked, slots = time.monotonic(), []
-            for lane in lanes:
-                slots.append((yield from stream.take(lane)))
+            asked = time.monotonic()
+            slots = yield from feed.batch(trainer.version)
+            if slots is None:
+                if (report := (yield from feed.rest(report))) is not None:
+                    yield report
+                return
             waited = time.monotonic() - asked
-            needed = self._schedule(trainer.version)
-            acted = {version: actor for version, actor in acted.items() if version >= needed}
-            report = trainer.learn(slots, acted[needed], waited)
-            for lane in lanes:
-                stream.release(lane)
-            broadcast = broadcast if driven else self._publish()
-            times = {"time/broadcast": broadcast, "queue/depth": sum(map(stream.depth, lanes))}
-            trainer.adopt((yield Report(**{**vars(report), "metrics": {**report.metrics, **times}})))
-            acted[trainer.version] = trainer.actor
-            if driven:
+            report = trainer.learn(slots, self._who_acted(), waited, 0 if report is None else report.env_steps)
+            # Published before the slots are free: an actor that waited for room finds what its unroll led to.
+            if not self._driven:
                 broadcast = self._publish()
+                feed.release()
+            report = feed.complete(report)
+            trainer.state = report.state
+            report = replace(report, metrics={**report.metrics, "time/broadcast": broadcast})
+            trainer.adopt((yield report))
+            if self._driven:
+                broadcast = self._publish()
+                feed.release()
+            self._acted[trainer.version] = trainer.actor
+
+    def _who_acted(self) -> Any:
+        """The weights that acted on the batch in hand; None where the learner does not hold them."""
+        if self._schedule is None:
+            return None
+        needed = self._schedule(self.trainer.version)
+        self._acted = {version: actor for version, actor in self._acted.items() if version >= needed}
+        return self._acted[needed]
 
     def _publish(self) -> float:
-        """The newest weights, to all actors; the seconds that it took."""
-        began = time.monotonic()
-        self._board.publish(self.trainer.version, to_vector(self.trainer.actor))
+        """The newest weights, to all that read them; the seconds that it took."""
+        trainer, began = self.trainer, time.monotonic()
+        self._feed.announce(trainer.version, trainer.state)
+        self._board.publish(trainer.version, to_vector(trainer.actor))
         return time.monotonic() - began
 
     def snapshots(self) -> Snapshot:
         return self.trainer.snapshots()
 
     def close(self) -> None:
+        return None
+
+
+class OneOfEach:
+    """The feed of `sync`: one unroll of every actor, lane by lane."""
+
+    update: Update | None = None
+
+    def __init__(self, blueprint: Blueprint, ports: Ports, context: Context) -> None:
+        self._stream: Stream = ports["unrolls"]
+        self._lanes = range(self._stream.lanes)
+
+    def batch(self, version: int) -> Generator[Op[Any], Any, Sequence[Slot] | None]:
+        slots = []
+        for lane in self._lanes:
+            slots.append((yield from self._stream.take(lane)))
+        return slots
+
+    def release(self) -> None:
+        for lane in self._lanes:
+            self._stream.release(lane)
+
+    def announce(self, version: int, state: LearnerState) -> None:
+        return None
+
+    def complete(self, report: Report) -> Report:
+        depth = {"queue/depth": float(sum(map(self._stream.depth, self._lanes)))}
+        return replace(report, metrics={**report.metrics, **depth})
+
+    def rest(self, report: Report | None) -> Generator[Op[Any], Any, Report | None]:
+        """These actors never end."""
+        yield from ()
         return None
 
 

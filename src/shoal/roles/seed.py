@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import secrets
 import time
+from dataclasses import replace
 from itertools import cycle
 from typing import Any
 
@@ -14,12 +15,11 @@ import numpy as np
 
 from shoal.acting.inference import Batcher, InferenceStats, Tally, Weights
 from shoal.core.blueprint import Blueprint
-from shoal.core.ports import NOT_YET, Board, Call, Op, Slot, Stream
+from shoal.core.ports import NOT_YET, Call, Op, Slot, Stream
 from shoal.core.program import Context, Ports, Report, Snapshot, Steps
 from shoal.core.record import Field, Record
 from shoal.core.trajectory import trajectory_record
-from shoal.core.weights import to_vector
-from shoal.roles.learner import Trainer
+from shoal.roles.learner import OneOfEach
 
 ROW = ("reward", "discount", "boundary", "valid")
 
@@ -213,46 +213,13 @@ class Inference:
         return None
 
 
-class SeedLearner:
-    """Takes one unroll of every actor, updates, publishes; tells how well the inference batches."""
+class InferredUnrolls(OneOfEach):
+    """The feed of `seed`: one unroll of every actor, as the inference filled them, and what the inference says of its calls."""
 
     def __init__(self, blueprint: Blueprint, ports: Ports, context: Context) -> None:
-        self._board: Board = ports["weights"]
-        self._stream: Stream = ports["unrolls"]
+        super().__init__(blueprint, ports, context)
         self._heard = InferenceStats(ports["news"])
-        self._lanes, self._driven = range(blueprint.actors), blueprint.driven
-        self.trainer = Trainer(blueprint, context)
 
-    def run(self) -> Steps:
-        trainer, stream = self.trainer, self._stream
-        trainer.compile(None)
-        broadcast = self._publish()
-        while True:
-            asked, slots = time.monotonic(), []
-            for lane in self._lanes:
-                slots.append((yield from stream.take(lane)))
-            report = trainer.learn(slots, None, time.monotonic() - asked)
-            for lane in self._lanes:
-                stream.release(lane)
-            broadcast = broadcast if self._driven else self._publish()
-            metrics = {
-                **report.metrics,
-                **self._heard.metrics(),
-                "time/broadcast": broadcast,
-                "queue/depth": float(sum(map(stream.depth, self._lanes))),
-            }
-            trainer.adopt((yield Report(**{**vars(report), "metrics": metrics})))
-            if self._driven:
-                broadcast = self._publish()
-
-    def _publish(self) -> float:
-        """The newest weights, to the inference; the seconds that it took."""
-        began = time.monotonic()
-        self._board.publish(self.trainer.version, to_vector(self.trainer.actor))
-        return time.monotonic() - began
-
-    def snapshots(self) -> Snapshot:
-        return self.trainer.snapshots()
-
-    def close(self) -> None:
-        return None
+    def complete(self, report: Report) -> Report:
+        report = super().complete(report)
+        return replace(report, metrics={**report.metrics, **self._heard.metrics()})

@@ -24,8 +24,9 @@ from shoal.core.program import BoardSpec, GroupSpec, PortSpec, Program, RoleSpec
 from shoal.core.weights import layout_of
 from shoal.learning.intake import BatchSource
 from shoal.learning.joint_update import JointUpdate, Together
-from shoal.roles.async_actor_learner import ActorPolicy, AsyncActor, AsyncLearner, news_format
+from shoal.roles.async_actor_learner import ActorPolicy, AnyUnrolls, AsyncActor, news_format
 from shoal.roles.joint_learner import COUNTS, LAGS, TOTALS_SIZE, JointLearner, state_size
+from shoal.roles.learner import Learner
 from shoal.topologies.topology import AS_TUNED
 
 METRICS = 64  # numbers that learners exchange about an update, at most
@@ -176,7 +177,8 @@ class ActorLearnerTopology:
 
     def _learner(self, blueprint: Blueprint, index: int, source: BatchSource, lockstep: bool, name: str) -> RoleSpec:
         if blueprint.learners == 1:
-            return RoleSpec(name=name, build=partial(AsyncLearner, blueprint, source, lockstep), main=True)
+            alone = partial(Learner, blueprint, same_version if lockstep else None, partial(AnyUnrolls, source))
+            return RoleSpec(name=name, build=alone, main=True)
         build = partial(JointLearner, blueprint, index, source, self._together(), lockstep)
         return RoleSpec(name=name, build=build, main=index == 0, kind="learner")
 
@@ -242,6 +244,11 @@ class ActorLearnerTopology:
                 f"--topology.max-lag is 0: between averages (--topology.average-every {config.average_every}) only learner 0 has"
                 " the weights that acted"
             )
+
+
+def same_version(version: int) -> int:
+    """In lockstep the newest weights act."""
+    return version
 
 
 def assigned(actors: int, learners: int, spread: bool) -> list[range]:

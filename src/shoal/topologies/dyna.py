@@ -23,7 +23,8 @@ from shoal.core.errors import BadInput
 from shoal.core.program import BoardSpec, PoolSpec, PortSpec, Program, RoleSpec, StreamSpec, TableSpec
 from shoal.learning.replay_update import row_record
 from shoal.roles.actor import Actor
-from shoal.roles.dyna import DynaLearner
+from shoal.roles.dyna import PlannedUnrolls
+from shoal.roles.learner import Learner
 from shoal.roles.planner import Planner, block_record, model_layout, scales_layout
 from shoal.topologies.sync import acting_version
 from shoal.topologies.topology import AS_TUNED
@@ -78,7 +79,7 @@ class DynaTopology:
         roles = [
             RoleSpec(
                 name="learner",
-                build=partial(DynaLearner, blueprint, algorithm, schedule, self.config.rounds),
+                build=partial(Learner, blueprint, schedule, partial(PlannedUnrolls, algorithm, self.config.rounds)),
                 main=True,
             )
         ]

@@ -18,7 +18,8 @@ from shoal.core.blueprint import Blueprint
 from shoal.core.config import NonNegative, NonNegativeFloat
 from shoal.core.errors import BadInput
 from shoal.core.program import BoardSpec, CallSpec, PortSpec, Program, RoleSpec, StreamSpec
-from shoal.roles.seed import EnvActor, Inference, SeedLearner, answer_record, question_record
+from shoal.roles.learner import Learner
+from shoal.roles.seed import EnvActor, Inference, InferredUnrolls, answer_record, question_record
 from shoal.topologies.topology import AS_TUNED
 
 
@@ -55,7 +56,7 @@ class SeedTopology:
         actors = tuple(f"actor-{i}" for i in range(blueprint.actors))
         inference = partial(Inference, blueprint, self.config.inference_batch, self.config.inference_wait)
         roles = [
-            RoleSpec(name="learner", build=partial(SeedLearner, blueprint), main=True),
+            RoleSpec(name="learner", build=partial(Learner, blueprint, None, InferredUnrolls), main=True),
             RoleSpec(name="inference", build=inference, kind="inference"),
         ]
         roles += [

@@ -16,7 +16,7 @@ from functools import partial
 from shoal.core.blueprint import Blueprint
 from shoal.core.program import BoardSpec, PortSpec, Program, RoleSpec, StreamSpec
 from shoal.roles.actor import Actor
-from shoal.roles.learner import Learner
+from shoal.roles.learner import Learner, OneOfEach
 from shoal.topologies.topology import AS_TUNED
 
 
@@ -49,7 +49,7 @@ class SyncTopology:
         # Partial and not a lambda: the schedule travels to other processes.
         schedule = partial(acting_version, blueprint.start, 1 if self.config.overlap else 0)
         actors = tuple(f"actor-{i}" for i in range(blueprint.actors))
-        roles = [RoleSpec(name="learner", build=partial(Learner, blueprint, schedule), main=True)]
+        roles = [RoleSpec(name="learner", build=partial(Learner, blueprint, schedule, OneOfEach), main=True)]
         roles += [
             RoleSpec(name=name, build=partial(Actor, blueprint, i, schedule), steps_env=True, core=i)
             for i, name in enumerate(actors)
