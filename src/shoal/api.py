@@ -13,8 +13,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from shoal import launch
 from shoal.acting.player import Policy
 from shoal.core.errors import BadInput
@@ -66,14 +64,10 @@ class TrainedPolicy:
     def reset(self) -> None:
         """Forget: the next observation begins an episode. Only recurrent policies remember anything."""
         self._greedy = Policy(self._algorithm, self._actor, 1, sample=False, seed=0)
-        self._first = np.ones(1, bool)
 
     def __call__(self, obs: Any) -> Any:
         """The greedy action for one observation."""
-        flat = np.asarray(self._env.flat(obs))[None]
-        action = self._greedy(flat, self._first)[0]
-        self._first = np.zeros(1, bool)
-        return self._env.own(action)
+        return self._env.own(self._greedy.alone(self._env.flat(obs)))
 
 
 class Run:

@@ -7,6 +7,7 @@ import math
 import traceback
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from typing import Any, NamedTuple, Protocol
 
 import jax
@@ -69,6 +70,18 @@ class Policy:
         self._t += 1
         return np.asarray(action)
 
+    def alone(self, obs: Any) -> np.ndarray:
+        """The action for one observation of one environment (`size` 1), whose episode begins with the first call."""
+        action: np.ndarray = self(np.asarray(obs)[None], np.full(1, self._t == 0))[0]
+        return action
+
+
+class Recorder(Protocol):
+    """Sees every step of the episodes that are played, by number."""
+
+    def begin(self, episode: int, obs: np.ndarray) -> None: ...
+    def step(self, episode: int, obs: np.ndarray, reward: float, terminated: bool) -> None: ...
+
 
 def play(
     algorithm: Algorithm,
@@ -80,16 +93,20 @@ def play(
     sample: bool = False,
     seed: int = 0,
     mark: Callable[[int], None] = lambda episode: None,
+    start_of: Callable[[int, int], int] | None = None,
+    recorder: Recorder | None = None,
 ) -> Iterator[Ended | Broke]:
     """Episodes of a fixed policy, `size` at a time, as they end.
 
     `todo` names each by (episode, attempt). Its start belongs to (seed, episode, attempt), whichever environment plays it, so
-    order does not matter. One that breaks begins again at its next attempt, in a new environment and from another start, for
-    as long as the caller goes on asking.
+    order does not matter; `start_of(episode, attempt)` gives the environment's seed, if it is not to follow from `seed`. An episode
+    that breaks begins again at its next attempt, in a new environment and from another start, for as long as the caller goes on
+    asking.
     """
+    start_of = start_of or partial(_seed, seed)
     waiting = deque(todo)
     policy = Policy(algorithm, actor, size, sample, seed)
-    seats = [_Seat(make_env, seed, mark) for _ in range(size)]
+    seats = [_Seat(make_env, start_of, mark, recorder) for _ in range(size)]
     first = np.zeros(size, bool)
     obs = np.zeros((size, *algorithm.task.spec.obs.shape), algorithm.task.spec.obs.dtype)
     try:
@@ -131,8 +148,14 @@ class _Broken(Exception):
 class _Seat:
     """One environment and the episode that it plays."""
 
-    def __init__(self, make_env: Callable[[], SingleEnv], seed: int, mark: Callable[[int], None]) -> None:
-        self._make_env, self._seed, self._mark = make_env, seed, mark
+    def __init__(
+        self,
+        make_env: Callable[[], SingleEnv],
+        start_of: Callable[[int, int], int],
+        mark: Callable[[int], None],
+        recorder: Recorder | None,
+    ) -> None:
+        self._make_env, self._start_of, self._mark, self._recorder = make_env, start_of, mark, recorder
         self._env: SingleEnv | None = None
         self.playing: tuple[int, int] | None = None  # (episode, attempt)
 
@@ -142,11 +165,13 @@ class _Seat:
         try:
             if self._env is None:
                 self._env = self._make_env()
-            obs = np.asarray(self._env.reset(_seed(self._seed, episode, attempt)))
+            obs = np.asarray(self._env.reset(self._start_of(episode, attempt)))
         except Exception as error:
             raise self._broken("env_raised", traceback.format_exc()) from error
         obs = self._checked(obs, 0.0)
         self._mark(-1)
+        if self._recorder is not None:
+            self._recorder.begin(episode, obs)
         return obs
 
     def step(self, action: Any) -> tuple[np.ndarray, Ended | None]:
@@ -158,6 +183,8 @@ class _Seat:
             raise self._broken("env_raised", traceback.format_exc()) from error
         obs = self._checked(np.asarray(obs), reward)
         self._mark(-1)
+        if self._recorder is not None:
+            self._recorder.step(self.playing[0], obs, reward, terminated)
         self._ret, self._length = self._ret + reward, self._length + 1
         if not (terminated or truncated):
             return obs, None

@@ -121,13 +121,6 @@ class Stage:
         if asked.backend is not None:
             os.environ["MUJOCO_GL"] = asked.backend
         policy = Policy(self.algorithm, actor, 1, sample=False, seed=asked.seed)
-        first = np.ones(1, bool)
-
-        def act(obs: Any) -> Any:
-            action = policy(np.asarray(obs)[None], first)[0]
-            first[:] = False
-            return action
-
         mark(0)
         try:
             env: Any = self.source.single(render=True)
@@ -138,7 +131,7 @@ class Stage:
         try:
             watched: Any = _Watched(env, mark)
             limits = {"max_steps": asked.max_steps, "seconds": asked.seconds}
-            return ClipMessage(self.record(watched, act, seed=asked.seed, name=self.source.name, **limits))
+            return ClipMessage(self.record(watched, policy.alone, seed=asked.seed, name=self.source.name, **limits))
         except BadInput as error:
             return NoPictureMessage(str(error))
         except Exception as error:

@@ -8,7 +8,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from shoal.acting.player import Policy
+from shoal.acting.player import Broke, play
+from shoal.core.errors import RunFailed
 from shoal.experiment import resolve
 from shoal.launch.compose import make_algorithm
 from shoal.launch.saved import state_of, under
@@ -79,28 +80,48 @@ def play_with_values(run: Path, states: int, each: int, seed: int) -> tuple[Play
     state = state_of(algorithm, under(Checkpoints(folder.checkpoints).load("last").arrays, "state/"))
     actor = algorithm.actor_state(state)
     episodes = states * each
-    policy = Policy(algorithm, actor, episodes, sample=True, seed=seed)
-    envs = [plan.source.single() for _ in range(episodes)]
-    try:
-        obs = np.stack([np.asarray(env.reset(seed * 100_003 + i // each)) for i, env in enumerate(envs)])
-        first, running = np.ones(episodes, bool), np.ones(episodes, bool)
-        rewards: list[list[float]] = [[] for _ in envs]
-        seen = [[row.copy()] for row in obs]
-        terminated = [False] * episodes
-        while running.any():
-            actions = policy(obs, first)
-            first[:] = False
-            for i in np.flatnonzero(running):
-                obs[i], reward, terminated[i], truncated = envs[i].step(actions[i])
-                learnt = float(np.sign(reward)) if plan.algo.reward_clip == "sign" else reward
-                rewards[i].append(learnt * plan.algo.reward_scale)
-                seen[i].append(obs[i].copy())
-                running[i] = not (terminated[i] or truncated)
-    finally:
-        for env in envs:
-            env.close()
-    values = [_values(algorithm, state, actor, np.stack(states)) for states in seen]
-    return Played([np.array(r) for r in rewards], values, terminated, each), float(plan.algo.gamma)
+    kept = _Kept(episodes)
+    todo = [(i, 0) for i in range(episodes)]
+    starts = [seed * 100_003 + i // each for i in range(episodes)]
+    for event in play(
+        algorithm,
+        actor,
+        plan.source.single,
+        todo,
+        episodes,
+        sample=True,
+        seed=seed,
+        start_of=lambda episode, attempt: starts[episode],
+        recorder=kept,
+    ):
+        if isinstance(event, Broke):
+            raise RunFailed(f"{plan.source.name}: {event.detail.strip().splitlines()[-1]}", event.detail)
+    values = [_values(algorithm, state, actor, np.stack(states)) for states in kept.seen]
+    learnt = [np.array([_learnt(reward, plan.algo) for reward in rewards]) for rewards in kept.rewards]
+    return Played(learnt, values, kept.terminated, each), float(plan.algo.gamma)
+
+
+class _Kept:
+    """Records what episodes are made of."""
+
+    def __init__(self, episodes: int) -> None:
+        self.rewards: list[list[float]] = [[] for _ in range(episodes)]
+        self.seen: list[list[np.ndarray]] = [[] for _ in range(episodes)]
+        self.terminated = [False] * episodes
+
+    def begin(self, episode: int, obs: np.ndarray) -> None:
+        self.seen[episode] = [obs.copy()]
+
+    def step(self, episode: int, obs: np.ndarray, reward: float, terminated: bool) -> None:
+        self.rewards[episode].append(reward)
+        self.seen[episode].append(obs.copy())
+        self.terminated[episode] = terminated
+
+
+def _learnt(reward: float, config: Any) -> float:
+    """A reward as training sees it."""
+    signed = float(np.sign(reward)) if config.reward_clip == "sign" else reward
+    return signed * float(config.reward_scale)
 
 
 def _values(algorithm: Any, state: Any, actor: Any, states: np.ndarray) -> np.ndarray:
