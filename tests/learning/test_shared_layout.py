@@ -52,11 +52,11 @@ def same(a: Any, b: Any) -> bool:
 @pytest.mark.parametrize("optimiser", OPTIMISERS)
 def test_a_state_comes_back_bit_for_bit(optimiser: str, share: bool) -> None:
     blueprint = blueprint_of(optimiser=optimiser, normalise_obs=True, normalise_reward=True)
-    state, packing = scrambled(blueprint.initial_state()), SharedLayout(blueprint.algorithm, share)
-    vector, own, seen = packing.pack(state), packing.pack_own(state), packing.pack_statistics(state)
-    assert (vector.shape, own.shape, seen.shape) == ((packing.width,), (packing.own_size,), (packing.statistics_size,))
-    assert len(vector) == packing.size * (1 + packing.vectors) + packing.singles
-    back = packing.unpack_statistics(seen, packing.unpack_own(own, packing.unpack(vector, packing.blank())))
+    state, layout = scrambled(blueprint.initial_state()), SharedLayout(blueprint.algorithm, share)
+    vector, own, seen = layout.pack(state), layout.pack_own(state), layout.pack_statistics(state)
+    assert (vector.shape, own.shape, seen.shape) == ((layout.width,), (layout.own_size,), (layout.statistics_size,))
+    assert len(vector) == layout.size * (1 + layout.vectors) + layout.singles
+    back = layout.unpack_statistics(seen, layout.unpack_own(own, layout.unpack(vector, layout.blank())))
     assert same(back, state)
 
 
@@ -69,29 +69,29 @@ def test_moments_lie_where_they_are_shared() -> None:
 
 @pytest.mark.parametrize("shards", [1, 2, 3, 7])
 def test_shards_are_put_together_again(shards: int) -> None:
-    packing = SharedLayout(blueprint_of(optimiser="adam").algorithm, True)
-    vector = np.arange(packing.width, dtype=np.float32)
-    rows = packing.to_shards(vector, shards)
-    assert rows.shape == (shards, packing.shard_width(shards))
-    np.testing.assert_array_equal(packing.from_shards(rows), vector)
-    head = packing.slice_size(shards)
-    np.testing.assert_array_equal(rows[:, :head].ravel()[: packing.size], vector[: packing.size])
+    layout = SharedLayout(blueprint_of(optimiser="adam").algorithm, True)
+    vector = np.arange(layout.width, dtype=np.float32)
+    rows = layout.to_shards(vector, shards)
+    assert rows.shape == (shards, layout.shard_width(shards))
+    np.testing.assert_array_equal(layout.from_shards(rows), vector)
+    head = layout.slice_size(shards)
+    np.testing.assert_array_equal(rows[:, :head].ravel()[: layout.size], vector[: layout.size])
 
 
 def test_squares_that_overshot_are_taken_for_zero() -> None:
     blueprint = blueprint_of(optimiser="adam")
-    packing, state = SharedLayout(blueprint.algorithm, True), blueprint.initial_state()
-    vector = -np.ones(packing.width, np.float32)
-    unpacked = packing.unpack(vector, state)
+    layout, state = SharedLayout(blueprint.algorithm, True), blueprint.initial_state()
+    vector = -np.ones(layout.width, np.float32)
+    unpacked = layout.unpack(vector, state)
     assert all((np.asarray(leaf) == 0).all() for leaf in jax.tree.leaves(unpacked.moments.nu))
     assert all((np.asarray(leaf) == -1).all() for leaf in jax.tree.leaves((unpacked.params, unpacked.moments.mu)))
 
 
 def test_the_mask_names_the_value_function() -> None:
-    packing = SharedLayout(blueprint_of().algorithm, True)
-    actor, critic = packing.mask(critic=False), packing.mask(critic=True)
+    layout = SharedLayout(blueprint_of().algorithm, True)
+    actor, critic = layout.mask(critic=False), layout.mask(critic=True)
     assert (actor ^ critic).all() and actor.any() and critic.any()
-    value = sum(int(np.prod(leaf.shape)) for leaf in jax.tree.leaves(packing.shape.params["value"]))
+    value = sum(int(np.prod(leaf.shape)) for leaf in jax.tree.leaves(layout.shape.params["value"]))
     assert critic.sum() == 2 * value  # in the params and in the squares
 
 
@@ -109,27 +109,27 @@ def test_gradients_one_by_one_on_shards_are_an_update(optimiser: str) -> None:
     steps = UnrollGradients(blueprint)
     taken, due = steps.take(state, acted, trajectory, 0, 0.25)
     assert due == 1
-    packing, shards = SharedLayout(blueprint.algorithm, True), 4
-    gradient = np.zeros(packing.slice_size(shards) * shards, np.float32)
-    gradient[: packing.size] = steps.gradient(taken, 0).vector
-    rows = packing.to_shards(packing.pack(state), shards)
+    layout, shards = SharedLayout(blueprint.algorithm, True), 4
+    gradient = np.zeros(layout.slice_size(shards) * shards, np.float32)
+    gradient[: layout.size] = steps.gradient(taken, 0).vector
+    rows = layout.to_shards(layout.pack(state), shards)
     pieces = zip(rows, gradient.reshape(shards, -1), strict=True)
-    served = np.stack([packing.apply_slice(row, piece, progress) for row, piece in pieces])
-    np.testing.assert_allclose(packing.from_shards(served), packing.pack(whole), rtol=2e-5, atol=1e-7)
+    served = np.stack([layout.apply_slice(row, piece, progress) for row, piece in pieces])
+    np.testing.assert_allclose(layout.from_shards(served), layout.pack(whole), rtol=2e-5, atol=1e-7)
 
 
 @pytest.mark.parametrize(("share", "count"), [(True, 1), (False, 1), (False, 3)])
 def test_gradients_on_the_shared_vector_are_those_of_an_update(share: bool, count: int) -> None:
     """What a worker pushes for a few gradients on its replay, moments and target included."""
     blueprint = blueprint_of(name="dqn", batch_size=16, target_every=1, tau=0.5)
-    state, packing = scrambled(blueprint.initial_state()), SharedLayout(blueprint.algorithm, share)
+    state, layout = scrambled(blueprint.initial_state()), SharedLayout(blueprint.algorithm, share)
     rng = np.random.default_rng(1)
     rows = {f.name: rng.integers(0, 2, (count, 16, *f.shape)).astype(f.dtype) for f in row_record(blueprint).fields}
     drawn = Drawn(type(rows_of(blueprint))(**rows), np.ones((count, 16), np.float32))
     expected, _, _, errors = compiled_replay(blueprint.algorithm).learn(state, drawn, key_data(3))
     step = compiled_gradients(blueprint.algorithm, share)
-    vector, own, _, found = step(packing.pack(state), packing.without_shared(state), drawn, key_data(3))
-    np.testing.assert_allclose(vector, packing.pack(expected), rtol=1e-5, atol=1e-6)
+    vector, own, _, found = step(layout.pack(state), layout.without_shared(state), drawn, key_data(3))
+    np.testing.assert_allclose(vector, layout.pack(expected), rtol=1e-5, atol=1e-6)
     np.testing.assert_allclose(found, errors, rtol=1e-5, atol=1e-6)
     np.testing.assert_allclose(to_vector(own.extra["target"]), to_vector(expected.extra["target"]), rtol=1e-5)
-    assert int(own.step) == int(expected.step) and not np.array_equal(vector, packing.pack(state))
+    assert int(own.step) == int(expected.step) and not np.array_equal(vector, layout.pack(state))

@@ -1,4 +1,4 @@
-"""What roles that are not the main one say about their work: through a Stream of fixed records, to whoever reports."""
+"""Telemetry: names of metrics, and the news that other roles send to the main one as fixed records of a Stream."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class News:
 
 
 def mean_metrics(news: Sequence[News]) -> dict[str, float]:
-    """The mean of each metric over those who know it; of names that end in `max` the largest."""
+    """The mean of each metric over the news that have it; of names that end in `max` the largest."""
     names = dict.fromkeys(name for one in news for name in one.metrics)
     known = {name: [one.metrics[name] for one in news if name in one.metrics] for name in names}
     return {name: over_all(name, numbers) for name, numbers in known.items()}

@@ -1,4 +1,4 @@
-"""Gradients one at a time, for those who send each of them elsewhere: what an update scans, as steps of a host loop."""
+"""Gradients one at a time, for remote application: what an update scans, as steps of a host loop."""
 
 from __future__ import annotations
 

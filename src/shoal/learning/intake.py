@@ -25,7 +25,7 @@ class BatchSource:
     shuffled: bool = False  # lanes in random order, else in turn
     max_lag: int | None = None  # older unrolls are dropped
     reread: bool = False  # a window may be read again though nothing new is in it
-    ends: bool = False  # actors may end: whoever has none left helps the others
+    ends: bool = False  # actors may end: a learner that has none left helps the others
     lossy: bool = False  # not every unroll that was made is seen
 
 
@@ -48,7 +48,7 @@ class Intake:
     def _give_back(self) -> None:
         """What a predecessor took and never released is lost with it; its slots are not.
 
-        In lockstep it is taken again: the actors wait for what it leads to, and would wait for ever.
+        In lockstep it is taken again: the actors wait for the weights that it leads to, and would wait without end.
         """
         for lane in range(self._stream.lanes):
             if self._source.max_lag == 0 and not self._source.shared:

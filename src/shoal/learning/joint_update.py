@@ -245,7 +245,7 @@ class JointUpdate:
         return mine, metrics
 
     def _gather(self, vector: np.ndarray) -> Generator[Op[Any], Any, list[np.ndarray]]:
-        """Everybody's vector, in the order of the learners, with the same bits for all."""
+        """The vectors of all learners, in their order, with the same bits for each."""
         whole = np.zeros((self._blueprint.learners, vector.size), np.float32)
         whole[self._learner] = vector
         mean = yield from self._group.mean(self._learner, whole.ravel())

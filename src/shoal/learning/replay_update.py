@@ -98,7 +98,7 @@ class ReplayMemory:
         return int(valid.sum())
 
     def size(self) -> int:
-        """Rows that there are to draw from, whoever wrote them."""
+        """The number of rows to draw from, of all writers."""
         return int(self._pool.sizes().sum())
 
     def ready(self) -> bool:
@@ -116,7 +116,7 @@ class ReplayMemory:
             self._notice(counts)
             picked = self._sampler.draw(rng, np.minimum(counts, pool.slots), count, replay.batch, beta)
             rows, whole = pool.read(picked.indices, counts)
-        if not whole.all():  # other workers wrote there meanwhile: rows of the same draw stand in, and nobody waits
+        if not whole.all():  # other workers wrote there meanwhile: rows of the same draw stand in, without waiting
             for array in (*rows.values(), *picked):
                 array[~whole] = np.resize(array[whole], array[~whole].shape)
         return Batch(Drawn(self._rows(**rows), picked.weights), picked.indices)
@@ -267,7 +267,7 @@ def replay_of(blueprint: Blueprint) -> Replay:
 
 
 def shared_out(replay: Replay, workers: int) -> Replay:
-    """What each of so many workers with a memory of its own keeps and waits for."""
+    """One worker's share of a replay, where each has a memory of its own: what it keeps and waits for."""
     if workers == 1:
         return replay
     share = max(replay.batch, replay.capacity // workers)

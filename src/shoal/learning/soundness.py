@@ -52,7 +52,7 @@ def _statistics(state: LearnerState) -> Any:
 
 
 def spoilt_if_unsound(vector: Array, metrics: Mapping[str, Array]) -> Array:
-    """A gradient that travels alone, made NaN where its loss is not finite, so that whoever gets it can tell."""
+    """A gradient that travels alone, made NaN where its loss is not finite, so that the receiver can tell."""
     return jnp.where(finite_losses(metrics), vector, jnp.nan)
 
 

@@ -1,4 +1,4 @@
-"""What a trainer does with the unrolls of a round: learn from them as they come, or keep them and learn from what is kept."""
+"""Updates: from one version of the weights to the next, on fresh unrolls or on a replay."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Update(Protocol):
     """From one version to the next."""
 
     def compile(self, state: LearnerState, acted: Any, lanes: int) -> None:
-        """Compile ahead of the data, for unrolls of so many lanes."""
+        """Compile ahead of the data, for batches of `lanes` unrolls."""
 
     def __call__(
         self, state: LearnerState, acted: Any, trajectories: Sequence[Trajectory], version: int, progress: float

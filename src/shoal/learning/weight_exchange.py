@@ -1,6 +1,6 @@
-"""How a worker's learning reaches the weights that all share: one way a consistency.
+"""Exchanges between a worker and the shared weights: one class for each consistency.
 
-A link gives the newest weights (`pull`), and turns an unroll into a change of them (`learn`), which may have to wait.
+An exchange pulls the newest weights (`pull`), and turns an unroll into a change of them (`learn`), which may have to wait.
 """
 
 from __future__ import annotations
@@ -57,8 +57,8 @@ class WeightExchange(Protocol):
 class Central:
     """One vector for all. `hogwild` adds what the update changed; `lock` does so in one piece, by itself."""
 
-    def __init__(self, table: Table, worker: int, packing: SharedLayout, update: Update, wild: bool, mask: Any) -> None:
-        self._table, self._worker, self._packing, self._update = table, worker, packing, update
+    def __init__(self, table: Table, worker: int, layout: SharedLayout, update: Update, wild: bool, mask: Any) -> None:
+        self._table, self._worker, self._layout, self._update = table, worker, layout, update
         self._wild, self._mask = wild, mask
         self._version, self._old = 0, np.zeros(0, np.float32)
 
@@ -71,13 +71,13 @@ class Central:
 
     def learn(self, state: LearnerState, unroll: Unroll) -> Learning:
         state, _, metrics = self._update(state, unroll.acted, [unroll.trajectory], unroll.version, unroll.progress)
-        old, new, pulled = self._old, self._packing.pack(state), self._version
+        old, new, pulled = self._old, self._layout.pack(state), self._version
         if self._mask is not None:
             np.copyto(new, old, where=~self._mask)
         if self._wild:
             count = yield from self._table.push(self._worker, new - old)
         else:
-            # Where nobody came between, theta' itself is what the same update on the newest weights would give.
+            # If no other worker pushed since our pull, theta' itself is what the same update on the newest weights would give.
             count = yield from self._table.change(
                 [0], lambda versions, rows: [new if versions[0] == pulled else rows[0] + (new - old)]
             )
@@ -95,18 +95,18 @@ class Stepwise:
         self,
         table: Table,
         worker: int,
-        packing: SharedLayout,
+        layout: SharedLayout,
         gradients: ReplayGradients,
         together: int,
         wild: bool,
         blueprint: Blueprint,
         watch: Watch,
     ) -> None:
-        self._table, self._worker, self._packing, self._gradients, self._wild = table, worker, packing, gradients, wild
+        self._table, self._worker, self._layout, self._gradients, self._wild = table, worker, layout, gradients, wild
         self._algorithm, self._watch, self._together = blueprint.algorithm, watch, together
-        vector, own = np.zeros(packing.width, np.float32), packing.without_shared(packing.blank())
+        vector, own = np.zeros(layout.width, np.float32), layout.without_shared(layout.blank())
         drawn = blank_minibatches(blueprint, together)
-        step = compiled_gradients(blueprint.algorithm, packing.vectors > 0)
+        step = compiled_gradients(blueprint.algorithm, layout.vectors > 0)
         self._step = step.lower(vector, own, drawn, key_data(0)).compile()
 
     def waited(self) -> float:
@@ -118,12 +118,12 @@ class Stepwise:
     def learn(self, state: LearnerState, unroll: Unroll) -> Learning:
         gradients = self._gradients
         state, due = gradients.take(state, unroll.acted, unroll.trajectory, unroll.version, unroll.progress)
-        own, lag, losses = self._packing.without_shared(state), 0, {}
+        own, lag, losses = self._layout.without_shared(state), 0, {}
         for first in range(0, due, self._together):
             pulled, old = self._table.pull()
             vector, after, losses, errors = self._step(old, own, *gradients.minibatches(first))
             if not losses.pop(SOUND):  # nothing is pushed, and what follows would be made of the same weights
-                state = self._packing.unpack(old, own)
+                state = self._layout.unpack(old, own)
                 self._watch.bad(seen_in(self._algorithm, state, losses, [unroll.trajectory]))
                 break
             new, own = np.asarray(vector), after
@@ -151,11 +151,11 @@ def compiled_gradients(algorithm: Algorithm, share: bool) -> Any:
 
     One gradient after another, each applied. Among the metrics is the verdict, `SOUND`.
     """
-    packing = SharedLayout(algorithm, share)
+    layout = SharedLayout(algorithm, share)
 
     def step(vector: Array, own: LearnerState, drawn: Any, key: Array) -> Any:
-        after, _, metrics, errors = learn(algorithm, packing.unpack(vector, own), drawn, key)
-        return packing.flat(after), packing.without_shared(after), metrics, errors
+        after, _, metrics, errors = learn(algorithm, layout.unpack(vector, own), drawn, key)
+        return layout.flat(after), layout.without_shared(after), metrics, errors
 
     return jax.jit(step)
 
@@ -166,8 +166,8 @@ class Gossip:
     Lian et al. 2018, https://arxiv.org/abs/1710.06952: the pair is averaged, then the worker's own change is added to its row.
     """
 
-    def __init__(self, table: Table, worker: int, packing: SharedLayout, update: Update, seed: int, mask: Any) -> None:
-        self._table, self._worker, self._packing, self._update = table, worker, packing, update
+    def __init__(self, table: Table, worker: int, layout: SharedLayout, update: Update, seed: int, mask: Any) -> None:
+        self._table, self._worker, self._layout, self._update = table, worker, layout, update
         self._seed, self._mask = seed, mask
         self._version, self._old = 0, np.zeros(0, np.float32)
 
@@ -180,7 +180,7 @@ class Gossip:
 
     def learn(self, state: LearnerState, unroll: Unroll) -> Learning:
         state, _, metrics = self._update(state, unroll.acted, [unroll.trajectory], unroll.version, unroll.progress)
-        old, new, pulled = self._old, self._packing.pack(state), self._version
+        old, new, pulled = self._old, self._layout.pack(state), self._version
         if self._mask is not None:
             np.copyto(new, old, where=~self._mask)
         mine, others = self._worker, self._table.rows - 1
@@ -207,7 +207,7 @@ class Sharded:
         self,
         ports: Ports,
         worker: int,
-        packing: SharedLayout,
+        layout: SharedLayout,
         gradients: GradientSteps,
         blueprint: Blueprint,
         watch: Watch,
@@ -216,9 +216,9 @@ class Sharded:
         self._table: Table = ports["weights"]
         self._shards = self._table.rows
         self._streams: list[Stream] = [ports[f"gradients-{shard}"] for shard in range(self._shards)]
-        self._worker, self._packing, self._gradients = worker, packing, gradients
+        self._worker, self._layout, self._gradients = worker, layout, gradients
         self._settle = compiled_steps(blueprint.algorithm).settle
-        self._slice = packing.slice_size(self._shards)
+        self._slice = layout.slice_size(self._shards)
         self._version, self._waited = 0, 0.0
 
     def waited(self) -> float:
@@ -227,7 +227,7 @@ class Sharded:
     def pull(self) -> np.ndarray:
         pulled = [self._table.pull(shard, self._slice) for shard in range(self._shards)]
         self._version = pulled[0][0]
-        return np.concatenate([vector for _, vector in pulled])[: self._packing.size]
+        return np.concatenate([vector for _, vector in pulled])[: self._layout.size]
 
     def learn(self, state: LearnerState, unroll: Unroll) -> Learning:
         """Each gradient is made of the newest weights that the servers have published by then."""
@@ -235,7 +235,7 @@ class Sharded:
         state, lag, metrics, depths = taken, 0, dict[str, float](), [self._depth()]
         for index in range(due):
             if index:
-                state = self._settle(state, self._packing.unpack(self.pull(), state).params)
+                state = self._settle(state, self._layout.unpack(self.pull(), state).params)
             gradient = self._gradients.gradient(state, index)
             metrics = gradient.metrics
             if not is_sound(gradient.vector, metrics):  # it is not sent, and the next would be no better
@@ -252,7 +252,7 @@ class Sharded:
             yield from self._send(gradient.vector, unroll.progress)
             self._watch.good()
         if due:
-            state = self._settle(state, self._packing.unpack(self.pull(), state).params)
+            state = self._settle(state, self._layout.unpack(self.pull(), state).params)
         return Learnt(state, {**metrics, "queue/depth": float(np.mean(depths))}, lag)
 
     def _depth(self) -> float:

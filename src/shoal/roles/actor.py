@@ -14,7 +14,7 @@ from shoal.core.program import Context, Part, Ports, Snapshot, Steps
 
 
 class Actor:
-    """Reads the version that `schedule` names for each unroll, fills a slot, pushes it, and so on for ever."""
+    """Reads the version that `schedule` names for each unroll, fills a slot, pushes it, over and over."""
 
     def __init__(
         self, blueprint: Blueprint, index: int, schedule: Callable[[int], int], ports: Ports, context: Context

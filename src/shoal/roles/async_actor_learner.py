@@ -1,8 +1,8 @@
-"""Actors and a learner apart: nobody waits for anybody, except where a queue is full or empty.
+"""Asynchronous actors and learners: they wait for each other only where a queue is full or empty.
 
-An actor acts by the newest weights that it finds, unroll by unroll. A learner takes so many unrolls, from whichever lanes have
-some, and publishes what it learnt. What the actors did (steps, episodes) reaches the main role by a stream of news,
-so that nothing is left out that a window replaced or a full queue refused.
+An actor acts by the newest weights that it finds, unroll by unroll. A learner takes a batch of unrolls, from any lanes that have
+some, and publishes what it learnt. What the actors did (steps, episodes) reaches the main role by a stream of news, which also
+counts unrolls that a window replaced or a full queue refused.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class ActorPolicy:
     port: str  # the stream that it fills
     lane: int
     lockstep: bool = False  # wait for version n before unroll n+1
-    delay: int = 0  # act by weights that are so many versions older than the newest
+    delay: int = 0  # act by weights that are this many versions older than the newest
     refuses: bool = False  # a full queue refuses the unroll, which is then lost, and the actor goes on
     yields: bool = False  # never has to wait, so that it must let others run where all share one thread
     last: int = 0  # unrolls after which it ends; 0 is never
@@ -49,7 +49,7 @@ def news_format(blueprint: Blueprint) -> NewsFormat:
 
 
 class AsyncActor:
-    """Takes the newest weights, fills a slot, pushes it, and so on for ever."""
+    """Takes the newest weights, fills a slot, pushes it, over and over."""
 
     def __init__(self, blueprint: Blueprint, index: int, policy: ActorPolicy, ports: Ports, context: Context) -> None:
         self._blueprint, self._index, self._policy = blueprint, index, policy
@@ -118,7 +118,7 @@ class AsyncActor:
         return 0
 
     def _tell(self, began: float, episodes: tuple[Episode, ...], refused: int) -> None:
-        """Say what was done, if there is room to say it; else it waits for the next time, since nobody waits for news."""
+        """Say what was done, if there is room to say it; otherwise with the next unroll: an actor never waits for that."""
         steps, before = self._blueprint.unroll * self._blueprint.envs, self._untold
         if before is not None:
             steps, began, episodes = before.steps + steps, before.began, before.episodes + episodes
@@ -196,7 +196,7 @@ class ActorNews:
 
 
 class AnyUnrolls:
-    """The feed of `actor_learner`: unrolls of whichever actors have some. Steps and episodes are what the actors say of them."""
+    """The feed of `actor_learner`: unrolls of any actors that have some. Steps and episodes are what the actors say of them."""
 
     update: Update | None = None
 

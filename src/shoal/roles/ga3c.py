@@ -30,7 +30,7 @@ from shoal.roles.hill_climb import Climber, Control, CoreLoad, Numbers, say
 
 REPORT_EVERY = 0.1  # seconds: there may be thousands of gradients a second
 WINDOW = 100  # episodes behind the score
-SETTLING = 0.25  # of a trial that does not count: whoever is needed for the first time compiles
+SETTLING = 0.25  # share of a trial that does not count: a role that works for the first time compiles
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,7 +79,7 @@ class Agent:
                 slot[name][...] = array
             for t in range(blueprint.unroll):
                 answer = yield from self._call.ask(lane, {"obs": rows.obs, "first": rows.first, **carry})
-                if t == 0:  # not before: the first answer of all waits until everybody is ready
+                if t == 0:  # not before: the very first answer waits until all roles are ready
                     slot["clock"][0] = time.monotonic()
                 carry = {name: answer[name] for name in carry}
                 slot["version"][t] = answer["version"]
@@ -119,7 +119,7 @@ class Predictor:
 
     def run(self) -> Steps:
         call, weights = self._call, self._weights
-        yield from self._control.until(self._active)  # who is not needed yet compiles nothing
+        yield from self._control.until(self._active)  # a predictor that is not needed yet compiles nothing
         batcher = Batcher(self._setup.blueprint, self._setup.rows, (ACTING, self._index))
         tally = Tally(self._served, self._index, batcher)
         yield from weights.first()

@@ -24,7 +24,7 @@ class Numbers(NamedTuple):
 class Climber:
     """Steps of one up or down in each number, kept where the rate rose, taken back at once where it fell.
 
-    The rate drifts as policies change, so that what a step is compared with is measured anew before each.
+    The rate drifts as policies change, so that what a step is compared with is measured again before each.
     """
 
     def __init__(self, start: Numbers, most: Numbers, seed: int) -> None:

@@ -1,6 +1,6 @@
 """Several learners as one: each takes its own unrolls, all hold the same weights, the first publishes and reports.
 
-They meet in a Group. Before each update they agree whether all have data; whoever finds none anywhere ends training for all.
+They meet in a Group. Before each update they agree whether all have data; a learner that finds none anywhere ends training for all.
 When a learner dies, its successor breaks the group: all leave what they were doing, meet, and go on from the state and the
 totals that the first had published last.
 """
@@ -128,7 +128,7 @@ class JointLearner:
             try:
                 yield from self._group.mean(self._index, np.zeros(1, np.float32))
                 break
-            except GroupBroken:  # one more came anew meanwhile
+            except GroupBroken:  # another successor joined meanwhile
                 continue
         self.version, vector = self._states.latest()
         self.state = jax.tree.map(jnp.asarray, from_words(vector, self.state))
@@ -170,7 +170,7 @@ class JointLearner:
         so_far = np.array([intake.taken, intake.dropped, intake.helped, heard], np.float64)
         counts = so_far - self._counted.get(self._rounds, 0.0)  # a successor has been counted nowhere
         self._counted = {self._rounds: so_far - counts, self._rounds + 1: so_far}
-        # After the first has published: whoever leaves this round may free slots, and actors find the newest weights.
+        # After the first has published: a learner that leaves this round may free slots, and actors find the newest weights.
         joint = yield from self._reduced(metrics, lags, counts.tolist())
         self._rounds += 1
         if self._index == 0:
@@ -185,7 +185,7 @@ class JointLearner:
         """The means of all learners' metrics, of maxima the largest; lags and counts are added up into what this learner holds."""
         self._names = self._names or tuple(sorted(metrics))
         learners, largest = self._blueprint.learners, [name for name in self._names if is_maximum(name)]
-        maxima = np.zeros((learners, len(largest)))  # a row each, so that the sum holds everybody's
+        maxima = np.zeros((learners, len(largest)))  # a row for each learner, so that the sum holds all of them
         maxima[self._index] = [metrics[name] for name in largest]
         mine = [*(metrics[name] for name in self._names), *maxima.ravel(), *counts, *lags.tolist()]
         mean = yield from self._group.mean(self._index, np.array(mine, np.float32))

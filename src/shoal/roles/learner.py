@@ -118,7 +118,7 @@ class Learner:
     """The loop of a single learner: publish, take a batch, update, publish, report, over and over.
 
     `make_feed(blueprint, ports, context)` says where batches come from. `schedule` names the version that acted on the batch of a
-    version, of which the learner keeps the few that may still be asked for; None where actors take what is newest.
+    version; the learner keeps the few that it may still name. It is None where actors take what is newest.
     """
 
     def __init__(

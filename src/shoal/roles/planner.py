@@ -72,7 +72,7 @@ def block_record(blueprint: Blueprint, algorithm: DynaQ) -> Record:
 class Split(NamedTuple):
     """Which rows of a ring the model learns from, and which judge it. A slot's number decides, for as long as the ring lives."""
 
-    every: int  # one slot in so many is held out
+    every: int  # one slot in this many is held out
 
     def training(self, rng: np.random.Generator, size: int, shape: tuple[int, ...]) -> np.ndarray:
         """Slots to learn from, drawn alike from `size` filled ones."""
@@ -172,7 +172,7 @@ class Planner:
         slot["told"][...] = [float(value) for value in told]
 
     def _read(self, slots: np.ndarray) -> Transitions:
-        """Copies of the rows in these slots of the only ring, whoever may have overwritten them meanwhile."""
+        """Copies of the rows in these slots of the only ring; some may have been overwritten meanwhile."""
         while True:
             rows, whole = self._real.read(slots, self._real.counts())
             if whole.all():

@@ -20,13 +20,13 @@ class Shard:
     """Row `index` of the table is this server's: params, moments and single numbers of its slice."""
 
     def __init__(self, blueprint: Blueprint, index: int, ports: Ports, context: Context) -> None:
-        packing = SharedLayout(blueprint.algorithm, share_moments=True)
+        layout = SharedLayout(blueprint.algorithm, share_moments=True)
         self._blueprint, self._index, self._watch = blueprint, index, Watch(context)
         self._table: Table = ports["weights"]
         self._stream: Stream = ports[f"gradients-{index}"]
-        self._size = packing.slice_size(self._table.rows)
-        row, gradient = np.zeros(packing.shard_width(self._table.rows), np.float32), np.zeros(self._size, np.float32)
-        self._apply = jax.jit(packing.apply_slice).lower(row, gradient, np.float32(0)).compile()
+        self._size = layout.slice_size(self._table.rows)
+        row, gradient = np.zeros(layout.shard_width(self._table.rows), np.float32), np.zeros(self._size, np.float32)
+        self._apply = jax.jit(layout.apply_slice).lower(row, gradient, np.float32(0)).compile()
         for lane in range(self._stream.lanes):  # what a predecessor had taken is lost with it: its slots are free again
             with contextlib.suppress(RuntimeError):
                 while True:
@@ -48,7 +48,7 @@ class Shard:
                     new if versions[0] == pulled else moved(rows[0], row, new)
                 ],
             )
-            lanes.append(lanes.pop(lanes.index(lane)))  # whoever was served last comes last
+            lanes.append(lanes.pop(lanes.index(lane)))  # the lane that was served last comes last
 
     def _judged(self, row: np.ndarray, new: np.ndarray, progress: float) -> np.ndarray:
         """The new row, or the old one if the weights leave the range of float32: then the gradient is dropped."""

@@ -51,13 +51,13 @@ class SharedParamsConfig:
     consistency: Literal["hogwild", "lock", "sharded", "gossip"] = "hogwild"
     """how updates meet: added in place without a lock; one at a time; applied by servers of a slice each; neighbours average"""
     shards: Positive = 2
-    """sharded: servers, each of which owns a slice of the weights"""
+    """sharded: the number of servers; each owns a slice of the weights"""
     queue: Positive = 2
     """sharded: gradients of each worker that may wait at a server"""
     moments: Literal["shared", "own"] | None = None
     """the optimiser's moments: one set that all share, or one a worker; by default shared where pushes are of one gradient"""
     pull: Literal["unrolls", "episode"] = "unrolls"
-    """when a worker takes the newest weights: every so many unrolls, or after an unroll in which an episode ended"""
+    """when a worker takes the newest weights: every `pull_every` unrolls, or after an unroll in which an episode ended"""
     pull_every: Positive = 1
     """unrolls between two pulls"""
     epsilon: Fraction = 0.0
@@ -109,8 +109,8 @@ class Worker:
         self._roster: Roster = ports["roster"]
         self._news: Stream = ports["news"]
         self._own: Table = ports["own"]
-        self._packing = SharedLayout(blueprint.algorithm, config.share_moments(blueprint))
-        self._statistics = Statistics(ports["statistics"], self._packing) if "statistics" in ports else None
+        self._layout = SharedLayout(blueprint.algorithm, config.share_moments(blueprint))
+        self._statistics = Statistics(ports["statistics"], self._layout) if "statistics" in ports else None
         # How many unrolls this worker had made is known where it goes on exactly; elsewhere they were shared out by chance.
         exact = f"worker-{index}" in blueprint.snapshots
         self._collector = Collector(blueprint, index, context, () if exact else going_on(blueprint.start))
@@ -121,10 +121,10 @@ class Worker:
         if f"worker-{index}" in blueprint.snapshots:
             self._words = blueprint.snapshots[f"worker-{index}"]["own"]
             self._tracker.restore(blueprint.snapshots[f"episodes-{index}"])
-        self._link = self._make_link(ports, Watch(context))
+        self._exchange = self._make_exchange(ports, Watch(context))
 
-    def _make_link(self, ports: Ports, watch: Watch) -> WeightExchange:
-        config, blueprint, index, packing = self._config, self._blueprint, self._index, self._packing
+    def _make_exchange(self, ports: Ports, watch: Watch) -> WeightExchange:
+        config, blueprint, index, layout = self._config, self._blueprint, self._index, self._layout
         mine, memory = blueprint, None
         if isinstance(blueprint.algorithm.experience, Replay):
             # The parts of this worker alone: what it knows of its rows, where those come back as they were.
@@ -136,39 +136,39 @@ class Worker:
                 memory = ReplayMemory(mine, pool=pool, worker=index)
             else:
                 memory = ReplayMemory(mine, pool=OneRing(pool, index), worker=index, workers=blueprint.actors)
-        blank = packing.blank()
-        state, actor = self._open(packing.pack(blank), packing.without_shared(blank))
+        blank = layout.blank()
+        state, actor = self._open(layout.pack(blank), layout.without_shared(blank))
         if config.consistency == "sharded":
             steps = make_gradient_steps(mine, memory, watch)
             if memory is None:  # compiles; a replay would remember it
                 state, _ = steps.take(state, actor, as_trajectory(self._slot), 0, 0.0)
                 steps.gradient(state, 0)
             self._learning: Any = steps
-            return Sharded(ports, index, packing, steps, blueprint, watch)
+            return Sharded(ports, index, layout, steps, blueprint, watch)
         wild = config.consistency == "hogwild"
         if memory is not None and blueprint.actors > 1 and config.consistency != "gossip":
             together = config.gradients_a_push(blueprint)
             self._learning = gradients = ReplayGradients(mine, memory, watch, together)
-            return Stepwise(ports["weights"], index, packing, gradients, together, wild, blueprint, watch)
+            return Stepwise(ports["weights"], index, layout, gradients, together, wild, blueprint, watch)
         self._learning = update = make_update(mine, watch, memory)
         update.compile(state, actor, 1)
-        mask = packing.mask(critic=index % 2 == 1) if config.split else None
+        mask = layout.mask(critic=index % 2 == 1) if config.split else None
         if config.consistency == "gossip":
-            return Gossip(ports["weights"], index, packing, update, blueprint.seed, mask)
-        return Central(ports["weights"], index, packing, update, wild, mask)
+            return Gossip(ports["weights"], index, layout, update, blueprint.seed, mask)
+        return Central(ports["weights"], index, layout, update, wild, mask)
 
     def _opened(self, vector: Array, state: LearnerState) -> tuple[LearnerState, Any]:
         """A state with the weights of a pulled vector, and what acts by it; one call, for there are many small arrays."""
-        state = self._packing.unpack(vector, state)
+        state = self._layout.unpack(vector, state)
         return state, self._blueprint.algorithm.actor_state(state)
 
     def run(self) -> Steps:
         blueprint, index, roster, now = self._blueprint, self._index, self._roster, time.monotonic
-        # Turns before this program began were shared out evenly, as far as anybody can know.
+        # Turns before this program began are taken to have been shared out evenly.
         first = (blueprint.start + blueprint.actors - 1 - index) // blueprint.actors
-        state, vector, actor, since = self._packing.blank(), np.zeros(0), None, 0
+        state, vector, actor, since = self._layout.blank(), np.zeros(0), None, 0
         met = 0.0  # seconds at the last barrier
-        link, collector = self._link, self._collector
+        exchange, collector = self._exchange, self._collector
         while True:
             asked = now()
             news = yield from self._news.claim(index)
@@ -176,29 +176,29 @@ class Worker:
             waited = now() - asked
             if actor is None:
                 words = self._own.pull(index)[1] if self._words is None else self._words
-                state = self._packing.unpack_own(words, state)
+                state = self._layout.unpack_own(words, state)
             if actor is None or self._due(since):
-                vector, since = link.pull(), 0
+                vector, since = exchange.pull(), 0
                 if self._statistics is not None:
                     state = self._statistics.pull(state)
-                state, actor = self._open(vector, self._packing.without_shared(state))
+                state, actor = self._open(vector, self._layout.without_shared(state))
             else:
-                state, _ = self._open(vector, self._packing.without_shared(state))
+                state, _ = self._open(vector, self._layout.without_shared(state))
             collector.collect(actor, number, first + roster.turns(index), self._slot)
-            before, locked = now(), link.waited()
+            before, locked = now(), exchange.waited()
             unroll = Unroll(as_trajectory(self._slot), actor, number, blueprint.progress(number))
-            learnt = yield from link.learn(state, unroll)
+            learnt = yield from exchange.learn(state, unroll)
             state, since = learnt.state, since + 1
             if self._statistics is not None:
                 yield from self._statistics.push(state, unroll.trajectory)
-            kept = self._packing.pack_own(state)
+            kept = self._layout.pack_own(state)
             yield from self._own.change([index], lambda _, rows, kept=kept: [kept])  # type: ignore[misc]
-            took, locked = now() - before, link.waited() - locked
+            took, locked = now() - before, exchange.waited() - locked
             times = {"time/learn": took - locked, "time/lock": locked, "time/wait": waited, "time/barrier": met}
             self._tell(news, {**learnt.metrics, **times, "lag/versions": learnt.lag, "lag/max": learnt.lag})
             self._news.push(index)
             roster.finish(index)
-            # Without a turn in hand: whoever waits here for one that comes no more keeps nobody from finishing.
+            # Hold no turn here, so that a waiter cannot block shutdown.
             before = now()
             if self._config.barrier and self._ended():
                 yield from roster.meet(index)
@@ -248,13 +248,13 @@ def _merged(shared: Moments, mine: Moments) -> Moments:
 class Statistics:
     """Observation statistics that all workers add to: each what its unroll brought, merged under a lock, never raced."""
 
-    def __init__(self, table: Table, packing: SharedLayout) -> None:
-        self._table, self._packing = table, packing
+    def __init__(self, table: Table, layout: SharedLayout) -> None:
+        self._table, self._layout = table, layout
         self._version = -1  # of the shared statistics that the worker's own are equal to; -1 when they differ
 
     def pull(self, state: LearnerState) -> LearnerState:
         self._version, vector = self._table.pull()
-        return self._packing.unpack_statistics(vector, state)
+        return self._layout.unpack_statistics(vector, state)
 
     def push(self, state: LearnerState, trajectory: Trajectory) -> Generator[Op[Any], Any, None]:
         """`state` has the unroll in its statistics already; if they were the newest, so are they now."""
@@ -264,7 +264,7 @@ class Statistics:
         def by(versions: Any, rows: Any) -> Any:
             if versions[0] == known:
                 return [mine]
-            shared = self._packing.unpack_statistics(rows[0], state).obs
+            shared = self._layout.unpack_statistics(rows[0], state).obs
             merged = to_vector(_merged(shared, brought))
             return [merged if np.isfinite(merged).all() else rows[0]]  # the update that overflowed them was dropped
 
@@ -279,7 +279,7 @@ class Monitor:
         self, config: SharedParamsConfig, news: NewsFormat, blueprint: Blueprint, ports: Ports, context: Context
     ) -> None:
         self._config, self._format, self._blueprint, self._ports = config, news, blueprint, ports
-        self._packing = SharedLayout(blueprint.algorithm, config.share_moments(blueprint))
+        self._layout = SharedLayout(blueprint.algorithm, config.share_moments(blueprint))
         self._weights: Table = ports["weights"]
         self._own: Table = ports["own"]
         self._roster: Roster = ports["roster"]
@@ -314,8 +314,8 @@ class Monitor:
 
     def _adopt(self, state: LearnerState, weights: np.ndarray) -> Generator[Op[Any], Any, None]:
         """Move the shared weights from those reported to those handed in; what workers have pushed meanwhile stays added."""
-        before = self._rows(self._packing.pack(state))
-        after = self._rows(self._packing.pack(self._blueprint.adopted(state, weights)))
+        before = self._rows(self._layout.pack(state))
+        after = self._rows(self._layout.pack(self._blueprint.adopted(state, weights)))
         for row, (old, new) in enumerate(zip(before, after, strict=True)):
             yield from self._weights.move(old, new, row)
 
@@ -348,35 +348,35 @@ class Monitor:
         return Op(attempt, take.wait, take.what)
 
     def _fill(self, state: LearnerState) -> None:
-        packing = self._packing
-        for row, vector in enumerate(self._rows(packing.pack(state))):
+        layout = self._layout
+        for row, vector in enumerate(self._rows(layout.pack(state))):
             self._weights.put(vector, row)
-        own = packing.pack_own(state)
+        own = layout.pack_own(state)
         for worker in range(self._blueprint.actors):
             self._own.put(own, worker)
         if "statistics" in self._ports:
-            self._ports["statistics"].put(packing.pack_statistics(state))
+            self._ports["statistics"].put(layout.pack_statistics(state))
         if "replay" in self._ports and REPLAY in self._blueprint.snapshots:
             self._ports["replay"].restore(self._blueprint.snapshots[REPLAY])
 
     def _rows(self, vector: np.ndarray) -> np.ndarray:
         """The table's rows for these shared weights: a slice each, or all of them."""
         if self._config.consistency == "sharded":
-            return self._packing.to_shards(vector, self._weights.rows)
+            return self._layout.to_shards(vector, self._weights.rows)
         return np.broadcast_to(vector, (self._weights.rows, vector.size))
 
     def state(self) -> LearnerState:
         """The shared part as it is now; what workers keep for themselves is the first one's."""
-        packing, rows = self._packing, range(self._weights.rows)
+        layout, rows = self._layout, range(self._weights.rows)
         if self._config.consistency == "sharded":
-            vector = packing.from_shards(np.stack([self._weights.pull(row)[1] for row in rows]))
+            vector = layout.from_shards(np.stack([self._weights.pull(row)[1] for row in rows]))
         elif self._config.consistency == "gossip":
             vector = np.stack([self._weights.pull(row)[1] for row in rows]).mean(axis=0, dtype=np.float32)
         else:
             vector = self._weights.pull()[1]
-        state = packing.unpack(vector, packing.unpack_own(self._own.pull(0)[1], packing.blank()))
+        state = layout.unpack(vector, layout.unpack_own(self._own.pull(0)[1], layout.blank()))
         if "statistics" in self._ports:
-            state = packing.unpack_statistics(self._ports["statistics"].pull()[1], state)
+            state = layout.unpack_statistics(self._ports["statistics"].pull()[1], state)
         return state
 
     def _report(self, version: int, news: list[News]) -> Report:

@@ -1,7 +1,7 @@
 """Runs a grid of trainings one after another, each in a process of its own, and puts what they came to side by side.
 
 A run that is there already, finished and with the same settings, is not run again: that is how an interrupted comparison goes
-on. An interrupted run itself begins anew, so that its times are those of one piece.
+on. An interrupted run begins again, so that its times are those of one piece.
 """
 
 from __future__ import annotations

@@ -103,7 +103,7 @@ def _put(row: dict[str, Any], name: str, base: Mapping[str, Any], of: str) -> No
 
 
 def ratio(top: Sequence[float], bottom: Sequence[float]) -> dict[str, Any]:
-    """The ratio of two means, with a 95 % bootstrap interval in which both are drawn anew."""
+    """The ratio of two means, with a 95 % bootstrap interval in which both are resampled."""
     a, b = np.asarray(top, float), np.asarray(bottom, float)
     mean = float(a.mean() / b.mean())
     if min(len(a), len(b)) < 2:

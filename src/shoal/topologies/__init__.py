@@ -1,4 +1,4 @@
-"""Who acts, who learns, and what moves between them: wiring only.
+"""Topologies: which roles there are, and which ports join them. Wiring only.
 
 May import: roles, core. A topology turns `Blueprint` into a `Program`; it knows no runtime. To add one: its file, one line in
 `TOPOLOGIES`, its row in the test matrix. Looking for the loops? `roles`. For how a port is made? `runtimes`.

@@ -30,7 +30,7 @@ from shoal.roles.learner import Learner
 from shoal.topologies.topology import AS_TUNED
 
 METRICS = 64  # numbers that learners exchange about an update, at most
-MAXIMA = 4  # of them, at most, those of which everybody's is sent
+MAXIMA = 4  # at most this many of them are maxima, for which every learner's number is sent
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,7 +46,7 @@ class ActorLearnerConfig:
     batch_unrolls: NonNegative = 0
     """unrolls of each learner's update, from whichever actors have some; 0 shares out one of each actor"""
     max_lag: NonNegative | None = None
-    """unrolls of weights that are more versions old are dropped and counted; 0: version n acts on unroll n, everybody waits"""
+    """unrolls of weights that are more versions old are dropped and counted; 0: lockstep, version n acts on unroll n"""
     selection: Literal["assigned", "random"] = "assigned"
     """each learner takes from its own range of actors, or any learner from any actor"""
     reread: bool = False
@@ -58,9 +58,9 @@ class ActorLearnerConfig:
     learning_rate_scale: PositiveFloat = 1.0
     """with several learners: what their common step is multiplied by, since their joint batch is larger"""
     actor_unrolls: NonNegative = 0
-    """an actor ends after so many unrolls; a learner whose actors have ended helps the others; 0 is never"""
+    """an actor ends after this many unrolls; a learner whose actors have ended helps the others; 0 is never"""
     delay: NonNegative = 0
-    """act by weights that are so many versions older than the newest: an artificial lag, for experiments"""
+    """act by weights that are this many versions older than the newest: an artificial lag, for experiments"""
 
 
 class ActorLearnerTopology:
@@ -226,7 +226,7 @@ class ActorLearnerTopology:
             )
 
     def _check_lockstep(self, blueprint: Blueprint) -> None:
-        """Where everybody waits for everybody, nothing may be copied aside, lost, or different from learner to learner."""
+        """In lockstep nothing may be copied aside, lost, or different from learner to learner."""
         config, many = self.config, blueprint.learners > 1
         copied = config.stream != "queue" or bool(config.actor_unrolls) or (many and config.selection == "random")
         if config.workflow == "joint" and (copied or config.full == "refuses"):

@@ -7,7 +7,7 @@
                                                ...       ─┘
 
 Planners train one shared world model on the real rows, and imagine from them by the newest policy. The learner takes what is there
-and learns from it at a ratio that it controls; whoever is not taken from waits. Steps and episodes are real ones alone.
+and learns from it at a ratio that it controls; a planner waits until its block is taken. Steps and episodes are real ones alone.
 """
 
 from __future__ import annotations

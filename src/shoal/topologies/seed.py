@@ -4,7 +4,7 @@
     actor 1 ─ observations ─┼─> inference ───┤           ├─> learner
     ...     <─── actions ───┘                └─ weights <┘
 
-Weights never travel to actors. Unrolls, and the recurrent state of the policy, are kept by the inference: whoever restarts an
+Weights never travel to actors. Unrolls, and the recurrent state of the policy, are kept by the inference: restarting an
 actor loses the rows of one unroll and nothing else. Weights may change inside an unroll, so each step carries its version.
 """
 

@@ -66,17 +66,17 @@ class SharedParamsTopology:
 
     def program(self, blueprint: Blueprint) -> Program:
         config = self.config
-        packing = SharedLayout(blueprint.algorithm, config.share_moments(blueprint))
+        layout = SharedLayout(blueprint.algorithm, config.share_moments(blueprint))
         workers = tuple(f"worker-{i}" for i in range(blueprint.actors))
-        self._check(blueprint, packing)
+        self._check(blueprint, layout)
         news = NewsFormat((*loss_names(blueprint), *OWN_METRICS), blueprint.unroll * blueprint.envs)
         ports: dict[str, PortSpec] = {
             "roster": RosterSpec(workers=workers, watcher="monitor", start=blueprint.start, end=blueprint.updates),
             "news": StreamSpec(producers=workers, consumer="monitor", depth=NEWS, record=news.record),
-            "own": TableSpec(workers=workers, size=packing.own_size, consistency="lock", rows=blueprint.actors),
+            "own": TableSpec(workers=workers, size=layout.own_size, consistency="lock", rows=blueprint.actors),
         }
-        if packing.statistics_size:
-            ports["statistics"] = TableSpec(workers=workers, size=packing.statistics_size, consistency="lock")
+        if layout.statistics_size:
+            ports["statistics"] = TableSpec(workers=workers, size=layout.statistics_size, consistency="lock")
         if isinstance(blueprint.algorithm.experience, Replay):
             # A ring a worker, where the monitor can save it, whether they draw from all rings or from their own alone.
             slots = max(1, replay_of(blueprint).capacity // blueprint.actors)
@@ -86,7 +86,7 @@ class SharedParamsTopology:
         servers: tuple[str, ...] = ()
         if config.consistency == "sharded":
             servers = tuple(f"shard-{i}" for i in range(config.shards))
-            size, width = packing.slice_size(config.shards), packing.shard_width(config.shards)
+            size, width = layout.slice_size(config.shards), layout.shard_width(config.shards)
             ports["weights"] = TableSpec(workers=servers, size=width, consistency="lock", rows=config.shards)
             for i, server in enumerate(servers):
                 ports[f"gradients-{i}"] = StreamSpec(
@@ -95,7 +95,7 @@ class SharedParamsTopology:
         else:
             ports["weights"] = TableSpec(
                 workers=workers,
-                size=packing.width,
+                size=layout.width,
                 consistency="hogwild" if config.consistency == "hogwild" else "lock",
                 rows=blueprint.actors if config.consistency == "gossip" else 1,
             )
@@ -115,16 +115,16 @@ class SharedParamsTopology:
         ]
         return Program(roles=tuple(roles), ports=ports)
 
-    def _check(self, blueprint: Blueprint, packing: SharedLayout) -> None:
+    def _check(self, blueprint: Blueprint, layout: SharedLayout) -> None:
         config = self.config
         if config.moments == "shared" and config.consistency != "sharded" and not config.one_at_a_time(blueprint):
             raise BadInput(
                 "--topology.moments is 'shared': a push of this algorithm is several gradients, whose changes of the moments"
                 " do not add up; own, or --topology.consistency sharded (or, with a replay, --topology.push-every 1)"
             )
-        if config.consistency == "sharded" and config.shards > packing.size:
+        if config.consistency == "sharded" and config.shards > layout.size:
             raise BadInput(
-                f"--topology.shards is {config.shards}: the net has only {packing.size} parameters to share out"
+                f"--topology.shards is {config.shards}: the net has only {layout.size} parameters to share out"
             )
         if config.replay == "global" and not isinstance(blueprint.algorithm.experience, Replay):
             raise BadInput(
@@ -143,7 +143,7 @@ class SharedParamsTopology:
                 )
         if not config.split:
             return
-        if set(packing.shape.params) != {"policy", "value"}:
+        if set(layout.shape.params) != {"policy", "value"}:
             raise BadInput(
                 "--topology.split is true: the net must have a policy and a value function that share nothing"
                 " (an actor-critic algorithm such as a2c, with --net.shared false)"

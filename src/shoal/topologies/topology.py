@@ -1,4 +1,4 @@
-"""What a topology is."""
+"""The protocol of topologies."""
 
 from __future__ import annotations
 
