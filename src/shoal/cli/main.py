@@ -79,9 +79,11 @@ def _run(words: list[str]) -> NoReturn:
         print(f"shoal {__version__}")
         raise SystemExit(0)
     from shoal.core.errors import BadInput, ShoalError, nearest
+    from shoal.process.device import collect_rarely
     from shoal.process.mpi_environment import follows
     from shoal.process.signals import leaving_at_once
 
+    collect_rarely()
     try:
         if words[0] not in COMMANDS:
             raise BadInput(f"unknown command {words[0]!r}.{nearest(words[0], COMMANDS)} See shoal --help.")

@@ -69,7 +69,7 @@ def _source(target: Any) -> EnvSource | None:
     if isinstance(target, str) and ":" not in target:
         if registry.gymnasium_id(target) is not None:
             return EnvSource(target, target, "gymnasium")
-        if registry.envpool_id(target) in pool.ids():
+        if pool.has(registry.envpool_id(target)):
             return None
         return cast(EnvSource, find(target))
     if isinstance(target, str):

@@ -15,7 +15,9 @@ import numpy as np
 
 from shoal.core.spec import EnvSpec
 from shoal.core.trajectory import Array
+from shoal.envs import registry
 from shoal.envs.batch import Lives, Step, seed_of
+from shoal.envs.families import table
 from shoal.envs.spaces import Actions, Observations
 
 # What EnvPool does to Atari games unless told otherwise, written down because evaluation rebuilds exactly this.
@@ -50,21 +52,29 @@ def ids() -> list[str]:
     return [str(name) for name in envpool.list_all_envs()]
 
 
+def has(task: str) -> bool:
+    """Whether EnvPool is installed and has `task`; imports no more of EnvPool than it takes to say so."""
+    return installed() and task in _specs(task)
+
+
 def is_atari(task: str) -> bool:
     """Whether EnvPool's `task` is one of its Atari games."""
-    from envpool.registration import registry
+    return str(_specs(task)[task][0]).startswith("envpool.atari")
 
-    return str(registry.specs[task][0]).startswith("envpool.atari")
+
+def _specs(task: str) -> dict[str, Any]:
+    named = registry.gymnasium_id(task)
+    return table(task, None if named is None else registry.entry_point(named))
 
 
 def make(task: str, seeds: list[int], options: Mapping[str, Any] | None = None) -> Any:
     """A pool of len(seeds) environments in Gymnasium's clothes, on one thread."""
+    settings = dict(ATARI) if is_atari(task) else {}
+    settings.update(options or {})
     import envpool
 
     # Gymnasium complains about EnvPool's float64 bounds. The filter stays: restoring it would race with other threads.
     warnings.filterwarnings("ignore", message=".*precision lowered by casting.*")
-    settings = dict(ATARI) if is_atari(task) else {}
-    settings.update(options or {})
     return envpool.make(
         task,
         env_type="gymnasium",

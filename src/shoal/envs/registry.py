@@ -60,6 +60,12 @@ def is_atari(name: str) -> bool:
     return "ale_py" in str(spec.entry_point) and spec.kwargs.get("obs_type", "rgb") != "ram"
 
 
+def entry_point(name: str) -> str | None:
+    """The import path behind one of Gymnasium's ids, where it is one."""
+    point = gymnasium.registry[name].entry_point
+    return point if isinstance(point, str) else None
+
+
 def creator(name: str) -> Any:
     """The class or function behind one of Gymnasium's ids; None where it has no such id."""
     spec = gymnasium.registry.get(name)

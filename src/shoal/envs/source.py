@@ -224,7 +224,7 @@ def _find_id(name: str, backend: str) -> EnvSource:
         raise BadInput("backend 'envpool' needs EnvPool, which is not installed: pip install 'shoal[native]'")
     if backend == "auto" and not pool.installed():
         _say_what_is_missing()
-    in_pool = backend != "gymnasium" and registry.envpool_id(name) in pool.ids()
+    in_pool = backend != "gymnasium" and pool.has(registry.envpool_id(name))
     if ours is None and not in_pool:
         valid = {n for n, _ in names()} | {n.removeprefix("ALE/") for n in registry.gymnasium_ids()}
         where = "" if backend == "auto" else f" to {backend}"

@@ -17,7 +17,7 @@ import traceback
 
 import cloudpickle
 
-from shoal.process.device import settle_process
+from shoal.process.device import collect_rarely, settle_process
 from shoal.process.lifetime import killed_with_parent
 from shoal.runtimes.guarded import BUG, CLOCK, END, HEADER, OUTSIDE, PART, READY, Answer, frame
 
@@ -27,6 +27,7 @@ GENTLE = 10  # the priority of loading beside work that goes first; 0 is that of
 def main(requests: int, messages: int, clock: int, nice: int, gently: int) -> None:
     """Answer requests until the parent closes the pipe or is gone; say what went wrong before leaving."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent answers it
+    collect_rarely()
     killed_with_parent()  # also while an environment hangs and holds Python's lock; the reader covers what came before
     os.nice(nice)
     for fd in (requests, messages, clock):

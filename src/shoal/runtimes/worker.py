@@ -16,7 +16,7 @@ import msgspec
 
 from shoal.core.errors import EnvFault
 from shoal.core.program import Context, Fault, Program
-from shoal.process.device import settle_process
+from shoal.process.device import collect_rarely, settle_process
 from shoal.process.lifetime import killed_with_parent
 from shoal.runtimes.cores import pin
 from shoal.runtimes.memory import Place, plain_ports
@@ -29,6 +29,7 @@ def main(argument: str) -> None:
     """Become the role that `argument` names; say what went wrong before leaving."""
     wiring = msgspec.json.decode(argument, type=Wiring)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # whoever sends it to everybody means the parent, who decides
+    collect_rarely()
     killed_with_parent()  # also while an environment hangs and holds Python's lock; the thread covers what came before
     threading.Thread(target=_die_with_parent, args=(wiring.lifetime,), daemon=True).start()
 
