@@ -25,6 +25,7 @@ from shoal.core.telemetry import metric_name
 from shoal.core.trajectory import Array, Trajectory, as_trajectory
 from shoal.learning.compiled_update import apply, side_by_side
 from shoal.learning.soundness import SOUND, Watch, seen_in, sound, unspoilt
+from shoal.process.compile_ahead import compile_ahead
 from shoal.replay import Rings, make_sampler
 
 REPLAY = "replay"  # the part of a snapshot that holds the rows
@@ -218,9 +219,10 @@ class ReplayUpdate:
     def compile(self, state: LearnerState, acted: Any, lanes: int) -> None:
         """Compile both functions ahead of the data."""
         slot = as_trajectory(self._blueprint.record.empty())
-        prepare = self._compiled.prepare.lower(state, acted, [slot] * lanes, key_data(0), np.float32(0)).compile()
+        algorithm = self._blueprint.algorithm
+        prepared = compile_ahead(prepare, algorithm, state, acted, [slot] * lanes, key_data(0), np.float32(0))
         drawn = blank_minibatches(self._blueprint, self._count)
-        self._compiled = CompiledReplay(prepare, self._compiled.learn.lower(state, drawn, key_data(0)).compile())
+        self._compiled = CompiledReplay(prepared, compile_ahead(learn, algorithm, state, drawn, key_data(0)))
 
     def __call__(
         self, state: LearnerState, acted: Any, trajectories: Sequence[Trajectory], version: int, progress: float

@@ -13,9 +13,10 @@ from shoal.core.keys import LEARNING, key_data
 from shoal.core.program import Snapshot
 from shoal.core.telemetry import metric_name
 from shoal.core.trajectory import Trajectory, as_trajectory
-from shoal.learning.compiled_update import compiled_update
+from shoal.learning.compiled_update import compiled_update, update
 from shoal.learning.replay_update import ReplayMemory, ReplayUpdate
 from shoal.learning.soundness import SOUND, Watch, seen_in
+from shoal.process.compile_ahead import compile_ahead
 
 
 class Update(Protocol):
@@ -45,7 +46,8 @@ class UnrollUpdate:
 
     def compile(self, state: LearnerState, acted: Any, lanes: int) -> None:
         slot = as_trajectory(self._blueprint.record.empty())
-        self._update = self._update.lower(state, acted, [slot] * lanes, key_data(0), np.float32(0)).compile()
+        args = (state, acted, [slot] * lanes, key_data(0), np.float32(0))
+        self._update = compile_ahead(update, self._blueprint.algorithm, *args)
 
     def __call__(
         self, state: LearnerState, acted: Any, trajectories: Sequence[Trajectory], version: int, progress: float

@@ -1,0 +1,267 @@
+"""Functions compiled ahead of their data, without tracing them again in every run.
+
+JAX keeps compiled code on disk but finds it by the lowered program, and tracing and lowering an update takes half a second. Here
+the lowered program (StableHLO, as `jax.export` gives it) is kept too, under a key that needs no trace: the source of Shoal, the
+versions of what computes, JAX's settings, the algorithm with its settings, and the shapes. Any difference is another key, and a
+file that cannot be used counts as none: then the function is traced. Both ways compile the same program, and so give the same bits.
+
+A file is a header in JSON and the bytes of the program; nothing in it is unpickled or run as Python.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import enum
+import hashlib
+import os
+import platform
+import sys
+from collections.abc import Callable, Mapping
+from functools import cache
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import jax
+import msgspec
+import numpy as np
+
+from shoal.process.device import cache_folder
+
+COMPUTES = ("jax", "jaxlib", "optax", "numpy")  # the packages whose versions decide what is traced
+TYPES_OF = ("shoal.", "optax.")  # whose named tuples a program may return
+PLAIN = (bool, int, float, str, bytes, type(None), enum.Enum)
+CACHE = "jax_compilation_cache_dir"  # the one setting of JAX that changes nothing
+KEPT = 8  # compiled functions that equal calls of this process share
+
+_compiled: dict[str, Callable[..., Any]] = {}
+
+
+class Unkept(Exception):
+    """Something that no key can stand for, or no file can hold: the function is traced in every run."""
+
+
+class Header(msgspec.Struct, frozen=True):
+    """What is needed to call a program, besides its bytes."""
+
+    sha256: str  # of the bytes
+    convention: int  # of calling, by JAX's own count
+    inputs: list[tuple[list[int], str]]  # shape and dtype
+    outputs: list[tuple[list[int], str]]
+    result: Any  # the structure around the outputs
+
+
+def compile_ahead(function: Callable[..., Any], owner: Any, *args: Any) -> Callable[..., Any]:
+    """`partial(function, owner)`, compiled for arguments with the shapes of `args`, which may be arrays or their shapes alone."""
+    leaves, tree = jax.tree.flatten(args)
+    try:
+        key = _key(function, owner, leaves, str(tree))
+    except Unkept:
+        return _called(_lowered(function, owner, leaves, tree).compile(), None)
+    if key not in _compiled:
+        while len(_compiled) >= KEPT:
+            with contextlib.suppress(KeyError):  # another thread was faster
+                _compiled.pop(next(iter(_compiled)))
+        _compiled[key] = _read_or_traced(function, owner, leaves, tree, cache_folder() / "programs" / f"{key}.shlo")
+    return _compiled[key]
+
+
+def _read_or_traced(function: Any, owner: Any, leaves: list[Any], tree: Any, path: Path) -> Callable[..., Any]:
+    found = _read(path)
+    if found is None:
+        try:
+            found = _exported(function, owner, leaves, tree)
+        except (Unkept, ValueError, NotImplementedError):  # JAX does not export every effect
+            return _called(_lowered(function, owner, leaves, tree).compile(), None)
+        _write(path, *found)
+    program, result = found
+    return _called(jax.jit(program.call, keep_unused=True).lower(*leaves).compile(), jax.tree.structure(result))
+
+
+def _called(flat: Any, result: Any) -> Callable[..., Any]:
+    """A compiled function of leaves as a function of trees; one without `result` takes trees itself."""
+    if result is None:
+        return flat  # type: ignore[no-any-return]
+    return lambda *args: jax.tree.unflatten(result, flat(*jax.tree.leaves(args)))
+
+
+def _lowered(function: Any, owner: Any, leaves: list[Any], tree: Any) -> Any:
+    return jax.jit(lambda *args: function(owner, *args)).lower(*jax.tree.unflatten(tree, leaves))
+
+
+def _exported(function: Any, owner: Any, leaves: list[Any], tree: Any) -> tuple[Any, Any]:
+    """(the program of leaves, the structure of its result with a 0 for each leaf)."""
+    structure = None
+
+    def flat(*leaves: Any) -> list[Any]:
+        nonlocal structure
+        found, structure = jax.tree.flatten(function(owner, *jax.tree.unflatten(tree, leaves)))
+        return found
+
+    flat.__name__ = function.__name__
+    program = jax.export.export(jax.jit(flat, keep_unused=True))(*leaves)
+    assert structure is not None
+    result = jax.tree.unflatten(structure, [0] * structure.num_leaves)
+    _encoded(result)  # `Unkept` before anything is written
+    return program, result
+
+
+# The key.
+
+
+def _key(function: Any, owner: Any, leaves: list[Any], tree: str) -> str:
+    shapes = [(*np.shape(leaf), str(leaf.dtype), bool(getattr(leaf, "weak_type", False))) for leaf in leaves]
+    values = jax.config.values.items()
+    settings = sorted((name, repr(getattr(jax.config, name, value))) for name, value in values if name != CACHE)
+    parts = (_world(), settings, _named(function), _identity(owner), shapes, tree)
+    return hashlib.sha256(repr(parts).encode()).hexdigest()
+
+
+@cache
+def _world() -> str:
+    """All that decides what is traced and cannot change in this process."""
+    device = jax.devices()[0]
+    return repr(
+        (
+            _source_hash(),
+            [version(name) for name in COMPUTES],
+            platform.python_version(),
+            (device.platform, device.device_kind),
+            os.environ.get("XLA_FLAGS", ""),
+        )
+    )
+
+
+def _source_hash() -> str:
+    root = Path(__file__).parent.parent
+    whole = hashlib.sha256()
+    for path in sorted(root.rglob("*.py")):
+        whole.update(str(path.relative_to(root)).encode() + b"\0" + path.read_bytes() + b"\0")
+    return whole.hexdigest()
+
+
+def _named(thing: Any) -> str:
+    """The import path of a function or class of Shoal's: its source is in the key."""
+    name = f"{thing.__module__}.{thing.__qualname__}"
+    if not name.startswith("shoal.") or "<" in name:
+        raise Unkept(name)
+    return name
+
+
+def _identity(thing: Any) -> Any:
+    """A value that is equal if and only if what it stands for computes the same."""
+    if isinstance(thing, PLAIN):
+        return (type(thing).__name__, repr(thing))
+    if isinstance(thing, Mapping):
+        return {repr(k): _identity(v) for k, v in thing.items()}
+    if isinstance(thing, tuple | list) and type(thing) in (tuple, list):
+        return [_identity(item) for item in thing]
+    if dataclasses.is_dataclass(thing) and not isinstance(thing, type):
+        names = [field.name for field in dataclasses.fields(thing)]
+    elif isinstance(thing, msgspec.Struct):
+        names = list(thing.__struct_fields__)
+    elif isinstance(thing, tuple) and hasattr(thing, "_fields"):
+        names = list(thing._fields)
+    else:
+        raise Unkept(repr(thing))
+    return (_named(type(thing)), [(name, _identity(getattr(thing, name))) for name in names])
+
+
+# The file.
+
+
+def _read(path: Path) -> tuple[Any, Any] | None:
+    """(program, structure of its result), None where there is no such file or it cannot be used."""
+    try:
+        head, _, data = path.read_bytes().partition(b"\n")
+        header = msgspec.json.decode(head, type=Header)
+        if header.sha256 != hashlib.sha256(data).hexdigest():
+            return None
+        return _program(header, data), _decoded(header.result)
+    except (OSError, msgspec.DecodeError, Unkept, TypeError):  # TypeError: a JAX whose `Exported` has other fields
+        return None
+
+
+def _program(header: Header, data: bytes) -> Any:
+    def avals(described: list[tuple[list[int], str]]) -> tuple[Any, ...]:
+        return tuple(jax.core.ShapedArray(tuple(shape), np.dtype(dtype)) for shape, dtype in described)
+
+    inputs, outputs = avals(header.inputs), avals(header.outputs)
+    free_in, free_out = (None,) * len(inputs), (None,) * len(outputs)
+    return jax.export.Exported(
+        fun_name="program",
+        in_tree=jax.tree.structure(((0,) * len(inputs), {})),
+        in_avals=inputs,
+        out_tree=jax.tree.structure([0] * len(outputs)),
+        out_avals=outputs,
+        _has_named_shardings=True,
+        _in_named_shardings=free_in,
+        _out_named_shardings=free_out,
+        in_shardings_hlo=free_in,
+        out_shardings_hlo=free_out,
+        nr_devices=1,
+        platforms=(jax.devices()[0].platform,),
+        ordered_effects=(),
+        unordered_effects=(),
+        disabled_safety_checks=(),
+        mlir_module_serialized=data,
+        calling_convention_version=header.convention,
+        module_kept_var_idx=tuple(range(len(inputs))),
+        uses_global_constants=False,
+        _get_vjp=None,
+    )
+
+
+def _write(path: Path, program: Any, result: Any) -> None:
+    """Whole or not at all. A folder that cannot be written costs later runs the trace, as it costs them the compilation."""
+    plain = not (program.ordered_effects or program.unordered_effects or program.uses_global_constants)
+    whole = tuple(program.module_kept_var_idx) == tuple(range(len(program.in_avals)))
+    if not (plain and whole and program.nr_devices == 1):
+        return
+
+    def described(avals: Any) -> list[tuple[list[int], str]]:
+        return [(list(aval.shape), str(aval.dtype)) for aval in avals]
+
+    data = program.mlir_module_serialized
+    header = Header(
+        hashlib.sha256(data).hexdigest(),
+        program.calling_convention_version,
+        described(program.in_avals),
+        described(program.out_avals),
+        _encoded(result),
+    )
+    temporary = path.with_suffix(f".{os.getpid()}.tmp")
+    with contextlib.suppress(OSError):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary.write_bytes(msgspec.json.encode(header) + b"\n" + data)
+        temporary.replace(path)
+
+
+def _encoded(tree: Any) -> Any:
+    """A structure of plain containers and named tuples, for JSON."""
+    if tree is None or (type(tree) is int and tree == 0):
+        return tree
+    if type(tree) is dict and all(type(key) is str for key in tree):
+        return {"dict": {key: _encoded(part) for key, part in tree.items()}}
+    if type(tree) in (list, tuple):
+        return {type(tree).__name__: [_encoded(part) for part in tree]}
+    if isinstance(tree, tuple) and hasattr(tree, "_fields") and type(tree).__module__.startswith(TYPES_OF):
+        return {f"{type(tree).__module__}:{type(tree).__qualname__}": [_encoded(part) for part in tree]}
+    raise Unkept(repr(tree))
+
+
+def _decoded(code: Any) -> Any:
+    if code is None or code == 0:
+        return code
+    [(name, parts)] = code.items()
+    if name == "dict":
+        return {key: _decoded(part) for key, part in parts.items()}
+    inside = [_decoded(part) for part in parts]
+    if name in ("list", "tuple"):
+        return inside if name == "list" else tuple(inside)
+    module, _, kind = name.partition(":")
+    found = getattr(sys.modules.get(module), kind, None)
+    if not module.startswith(TYPES_OF) or not (isinstance(found, type) and issubclass(found, tuple)):
+        raise Unkept(name)
+    return found(*inside)
