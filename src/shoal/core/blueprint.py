@@ -91,7 +91,7 @@ class Blueprint:
     @cached_property
     def layout(self) -> Layout:
         """Of what travels to actors."""
-        return layout_of(jax.eval_shape(lambda: self.algorithm.actor_state(self._init())))
+        return layout_of(self.actor_shapes)
 
     @cached_property
     def record(self) -> Record:
@@ -101,21 +101,35 @@ class Blueprint:
         if self.earns:
             carry = {**carry, EARNED: np.zeros(self.envs, np.float32)}
 
-        def extras() -> Any:
+        def extras(actor: Any) -> Any:
             obs = jnp.zeros((self.envs, *spec.obs.shape), spec.obs.dtype)
             first, explore = jnp.zeros(self.envs, bool), jnp.ones(self.envs)
-            actor = algorithm.actor_state(self._init())
             return algorithm.act(actor, obs, algorithm.initial_carry(self.envs), first, jax.random.key(0), explore)[1]
 
-        return trajectory_record(spec, self.unroll, self.envs, jax.eval_shape(extras), carry)
+        return trajectory_record(spec, self.unroll, self.envs, jax.eval_shape(extras, self.actor_shapes), carry)
 
     @cached_property
     def earns(self) -> bool:
         """Whether actors send what each environment's episode has earned so far, since the learner cannot keep it by column."""
-        return self.algorithm.task.mixed and jax.eval_shape(self._init).reward is not None
+        return self.algorithm.task.mixed and self.state_shapes.reward is not None
 
     def _init(self) -> LearnerState:
         return self.algorithm.init(jax.random.wrap_key_data(jax.numpy.asarray(key_data(self.seed, INIT))))
+
+    @cached_property
+    def _fresh(self) -> Any:
+        """`_init`, compiled; it is traced once for its shapes and its values."""
+        return jax.jit(self._init)
+
+    @cached_property
+    def state_shapes(self) -> LearnerState:
+        """The learner's state in shapes alone, known long before it is made."""
+        return LearnerState(*self._fresh.eval_shape())
+
+    @cached_property
+    def actor_shapes(self) -> Any:
+        """What acts, in shapes alone."""
+        return jax.eval_shape(self.algorithm.actor_state, self.state_shapes)
 
     def initial_state(self) -> LearnerState:
         """The learner's state at `start`: fresh, or with the leaves that `state` names put in their places."""
@@ -123,7 +137,7 @@ class Blueprint:
 
     @cached_property
     def _initial_state(self) -> LearnerState:
-        state: LearnerState = jax.jit(self._init)()
+        state: LearnerState = self._fresh()
         return LearnerState(*restore_leaves(state, {**named_leaves(state), **self.state})) if self.state else state
 
 

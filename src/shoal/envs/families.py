@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import importlib
 import sys
-from collections.abc import Iterator, KeysView
+from collections.abc import Iterator
 from types import ModuleType
 from typing import Any
 
@@ -58,7 +58,7 @@ class _Table(dict[str, Any]):
         self.complete()
         return super().__iter__()
 
-    def keys(self) -> KeysView[str]:
+    def keys(self) -> Any:
         self.complete()
         return super().keys()
 

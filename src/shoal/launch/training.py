@@ -33,6 +33,7 @@ from shoal.run.folder import RunFolder
 from shoal.run.history import Course, Gathered
 from shoal.run.progress import Panel, status
 from shoal.run.sinks import open_sinks
+from shoal.runtimes.threads import aside
 
 WINDOW = 100  # episodes behind the mean return
 OLDEST = 4096  # versions: older ones are counted with these
@@ -146,10 +147,7 @@ class Training:
             stop.on_abort(panel.close)
             try:
                 with stop.bounded(lambda: self._save(exact=False)):
-                    self.blueprint.initial_state()  # made once and first, so that a stop at any time has something to save
-                    if self._begun is not None:
-                        self._save(exact=False)
-                        self._begun(self.folder.path)
+                    aside(self._make_ready)
                     try:
                         self._session = runtime.start(program, lambda: stop.requested)
                     except MemoryError as error:
@@ -157,6 +155,9 @@ class Training:
                         raise BadInput(f"{sizes} do not fit into memory: {error}") from error
                     stack.callback(self._session.close)
                     stop.on_abort(self._session.abort)
+                    if self._begun is not None:
+                        self._save(exact=False)
+                        self._begun(self.folder.path)
                     with unscanned():
                         self.outcome.ended = self._loop()
             except BadInput:  # refused; unless it comes from a callback, there is nothing to save
@@ -174,6 +175,11 @@ class Training:
             else:
                 self._save(exact=self._checks is None or not self._checks.established)
         return self.outcome
+
+    def _make_ready(self) -> None:
+        """Make the first weights while the roles are built and compiled; where that fails, it does again for the role that asks."""
+        with contextlib.suppress(Exception):
+            self.blueprint.initial_state()
 
     def _loop(self) -> Ended:
         """Take what the session reports, answer it, and save now and then; why it is over."""

@@ -43,7 +43,7 @@ class RemoteGradients:
     @cached_property
     def layout(self) -> Layout:
         """Of what travels to trainers."""
-        state = jax.eval_shape(self.blueprint.initial_state)
+        state = self.blueprint.state_shapes
         return layout_of(Known(state.params, state.obs))
 
     @cached_property

@@ -92,17 +92,16 @@ def _lowered(function: Any, owner: Any, leaves: list[Any], tree: Any) -> Any:
 
 def _exported(function: Any, owner: Any, leaves: list[Any], tree: Any) -> tuple[Any, Any]:
     """(the program of leaves, the structure of its result with a 0 for each leaf)."""
-    structure = None
+    structures: list[Any] = []
 
     def flat(*leaves: Any) -> list[Any]:
-        nonlocal structure
         found, structure = jax.tree.flatten(function(owner, *jax.tree.unflatten(tree, leaves)))
+        structures.append(structure)
         return found
 
     flat.__name__ = function.__name__
     program = jax.export.export(jax.jit(flat, keep_unused=True))(*leaves)
-    assert structure is not None
-    result = jax.tree.unflatten(structure, [0] * structure.num_leaves)
+    result = jax.tree.unflatten(structures[-1], [0] * len(program.out_avals))
     _encoded(result)  # `Unkept` before anything is written
     return program, result
 

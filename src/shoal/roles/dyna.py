@@ -28,9 +28,11 @@ from shoal.learning.replay_update import (
     ReplayUpdate,
     compiled_replay,
     gradients_a_call,
+    learn,
     row_record,
 )
 from shoal.learning.soundness import SOUND, Watch, seen_in
+from shoal.process.compile_ahead import compile_ahead
 from shoal.replay import Rings, make_sampler
 from shoal.roles.learner import OneOfEach
 from shoal.roles.planner import TOLD, model_layout
@@ -100,7 +102,7 @@ class DynaUpdate:
         shape = (self._count, self._algorithm.config.batch_size)
         rows = {f.name: np.zeros((*shape, *f.shape), f.dtype) for f in row_record(self._blueprint).fields}
         drawn = Drawn(Transitions(**rows), np.ones(shape, np.float32))
-        self._learn = self._learn.lower(state, drawn, key_data(0)).compile()
+        self._learn = compile_ahead(learn, self._blueprint.algorithm, state, drawn, key_data(0))
 
     def __call__(
         self, state: LearnerState, acted: Any, trajectories: Sequence[Trajectory], version: int, progress: float

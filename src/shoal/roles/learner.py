@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import replace
+from functools import cached_property
 from typing import Any, Protocol
 
 import jax
@@ -31,8 +32,6 @@ class Trainer:
         self._blueprint = blueprint
         self._update = update or make_update(blueprint, Watch(context))
         self.version = blueprint.start
-        self.state = blueprint.initial_state()
-        self.actor = blueprint.algorithm.actor_state(self.state)
         self._trackers = [EpisodeTracker(blueprint.envs) for _ in range(blueprint.batch)]
         for i, tracker in enumerate(self._trackers):
             if f"episodes-{i}" in blueprint.snapshots:
@@ -40,9 +39,21 @@ class Trainer:
         self._began_at = 0.0
         self._steps = 0
 
-    def compile(self, acted: Any) -> None:
-        """Compile the update ahead of the data."""
-        self._update.compile(self.state, acted, self._blueprint.batch)
+    @cached_property
+    def state(self) -> LearnerState:
+        """The newest version's."""
+        return self._blueprint.initial_state()
+
+    @cached_property
+    def actor(self) -> Any:
+        """What the newest version acts by."""
+        return self._blueprint.algorithm.actor_state(self.state)
+
+    def compile(self, knows_who_acted: bool) -> None:
+        """Compile the update ahead of the data, by shapes: the first weights may still be in the making in another thread."""
+        blueprint = self._blueprint
+        acted = blueprint.actor_shapes if knows_who_acted else None
+        self._update.compile(blueprint.state_shapes, acted, blueprint.batch)
 
     def learn(self, slots: Sequence[Slot], acted: Any, waited: float, steps: int = 0) -> Report:
         """One update on one unroll of each actor, which `acted` had acted; `steps` were made before, if more than were learnt."""
@@ -133,12 +144,13 @@ class Learner:
         self._board: Board = ports["weights"]
         self._feed = make_feed(blueprint, ports, context)
         self.trainer = Trainer(blueprint, context, self._feed.update)
-        self._acted = {self.trainer.version: self.trainer.actor}
+        self._acted: dict[int, Any] = {}
 
     def run(self) -> Steps:
         trainer, feed = self.trainer, self._feed
         # Compiled first: actors that began now would only wait for it, and take cores from it.
-        trainer.compile(trainer.actor if self._schedule else None)
+        trainer.compile(knows_who_acted=self._schedule is not None)
+        self._acted[trainer.version] = trainer.actor
         broadcast, report = self._publish(), None
         while True:
             asked = time.monotonic()
@@ -227,7 +239,7 @@ class Sequential:
 
     def run(self) -> Steps:
         blueprint, trainer = self._blueprint, self.trainer
-        trainer.compile(trainer.actor)
+        trainer.compile(knows_who_acted=True)
         while True:
             # Through the same vector as everywhere, so that actors see the same bits on every topology.
             actor = jax.device_put(blueprint.layout.tree(to_vector(trainer.actor)))

@@ -1,0 +1,108 @@
+"""Functions compiled ahead: equal bits whether the program was traced or read, and a trace wherever a file does not fit."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+
+from shoal.algos.ppo import PPO, PPOConfig
+from shoal.core.algorithm import Task
+from shoal.core.spec import ActionSpec, Categorical, EnvSpec, ObsSpec
+from shoal.learning.compiled_update import apply
+from shoal.nets.actor_critic import ActorCritic
+from shoal.process import compile_ahead as module
+from shoal.process.compile_ahead import compile_ahead
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("SHOAL_CACHE", str(tmp_path))
+    monkeypatch.setattr(module, "_compiled", {})
+    return tmp_path / "programs"
+
+
+@pytest.fixture(scope="module")
+def algorithm() -> Any:
+    spec = EnvSpec("tiny", ObsSpec((3,)), ActionSpec((Categorical((2,)),), scalar=True))
+    net = ActorCritic(ActorCritic.Config(hidden=(4,)), spec)
+    return PPO(PPOConfig(unroll=4), Task(spec=spec, envs=2), net)
+
+
+@pytest.fixture(scope="module")
+def args(algorithm: Any) -> Any:
+    state = jax.jit(lambda: algorithm.init(jax.random.key(0)))()
+    return state, jax.tree.map(lambda p: np.ones_like(p), state.params)
+
+
+def bits(tree: Any) -> list[bytes]:
+    return [np.asarray(leaf).tobytes() for leaf in jax.tree.leaves(tree)]
+
+
+def forget(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As another process: nothing is compiled yet."""
+    monkeypatch.setattr(module, "_compiled", {})
+
+
+def never(*words: Any) -> Any:
+    raise AssertionError("traced")
+
+
+def test_a_program_is_traced_once_and_read_from_then_on(
+    algorithm: Any, args: Any, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain = jax.jit(lambda *args: apply(algorithm, *args))(*args)
+    first = compile_ahead(apply, algorithm, *args)(*args)
+    [path] = folder.iterdir()
+    assert b"\n" in path.read_bytes()
+    forget(monkeypatch)
+    monkeypatch.setattr(module, "_exported", never)
+    shapes = jax.eval_shape(lambda: args)  # shapes are enough
+    again = compile_ahead(apply, algorithm, *shapes)(*args)
+    assert jax.tree.structure(first) == jax.tree.structure(again) == jax.tree.structure(plain)
+    assert bits(first) == bits(again) == bits(plain)
+
+
+@pytest.mark.parametrize("spoil", [lambda data: data[:-7], lambda data: b"{}\n", lambda data: b""])
+def test_a_file_that_does_not_hold_what_it_says_is_made_anew(
+    spoil: Any, algorithm: Any, args: Any, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = compile_ahead(apply, algorithm, *args)(*args)
+    [path] = folder.iterdir()
+    whole = path.read_bytes()
+    path.write_bytes(spoil(whole))
+    forget(monkeypatch)
+    assert bits(compile_ahead(apply, algorithm, *args)(*args)) == bits(first)
+    assert module._read(path) is not None
+
+
+def test_another_setting_shape_source_or_version_is_another_key(
+    algorithm: Any, args: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def key(function: Any = apply, owner: Any = algorithm, args: Any = args) -> str:
+        leaves, tree = jax.tree.flatten(args)
+        return module._key(function, owner, leaves, str(tree))
+
+    keys = {
+        key(),
+        key(owner=replace(algorithm, config=PPOConfig(unroll=4, clip=0.3))),
+        key(function=module.compile_ahead),
+    }
+    keys |= {key(args=(*args, np.float32(0)))}
+    with jax.default_matmul_precision("float32"):
+        keys |= {key()}
+    monkeypatch.setattr(module, "_world", lambda: "another source, or another JAX")
+    assert len(keys | {key()}) == 6
+
+
+def test_what_a_key_cannot_stand_for_is_traced_and_not_kept(algorithm: Any, args: Any, folder: Path) -> None:
+    def doubled(owner: Any, state: Any, grads: Any) -> Any:  # whose source no key knows
+        return apply(owner, state, jax.tree.map(lambda g: 2 * g, grads))
+
+    after = compile_ahead(doubled, algorithm, *args)(*args)
+    assert bits(after) == bits(jax.jit(lambda *args: doubled(algorithm, *args))(*args))
+    assert not folder.exists()
