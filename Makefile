@@ -9,6 +9,8 @@ PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
 ARGS ?=
 # Tests run in two processes, each with a share that it gives away when the other is idle; ARGS="-n 0" for one.
 TWO := -n 2 --dist worksteal
+# They start hundreds of processes, each of which would compile Shoal's source where the environment forbids to keep byte code.
+PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -q tests
 
 .DEFAULT_GOAL := help
 .PHONY: help setup system train test test-slow bench lint format docs constraints clean
@@ -39,10 +41,10 @@ system: ## Install what is not Python and a test needs: ngspice, if it is missin
 		|| echo "ngspice is missing and was not installed; its test is left out (in CI it fails)" >&2
 
 test: lint system ## Lint, type-check and run the tests (minutes)
-	@$(BIN)/python -m pytest -q tests -m "not slow or ci" $(TWO) $(ARGS)
+	@$(PYTEST) -m "not slow or ci" $(TWO) $(ARGS)
 
 test-slow: setup ## Run the slow tests too: learning thresholds, the full product of axes
-	@$(BIN)/python -m pytest -q tests $(TWO) $(ARGS)
+	@$(PYTEST) $(TWO) $(ARGS)
 
 bench: setup ## Measure Shoal and its peers side by side (half an hour; ARGS="--quick" for less)
 	@$(BIN)/python benchmarks/run.py $(ARGS)

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import logging
+import resource
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import jax
 import pytest
 
+from shoal.process import compile_ahead
 from shoal.process.device import settle_process
 
 settle_process()
@@ -20,14 +24,40 @@ def _quiet_log() -> None:
     logging.getLogger("shoal").setLevel(logging.WARNING)
 
 
-MAPS = Path("/proc/self/maps")
+MAPS, MEMORY = Path("/proc/self/maps"), Path("/proc/self/statm")
 MANY = 20_000  # mappings; the kernel allows 65,530 a process, and each compiled function takes several
+ROOM = 900 * 2**20  # bytes of memory that a test process may use before it looks for something to free
+MORE = 150 * 2**20  # bytes on top of what was left after freeing: below that, freeing again would only compile again
+
+
+def _resident() -> int:
+    return int(MEMORY.read_text().split()[1]) * resource.getpagesize() if MEMORY.exists() else 0
+
+
+_left = 0  # bytes after the last time that something was freed
+
+
+@pytest.fixture(autouse=True)
+def _room_for_data() -> Iterator[None]:
+    """One process compiles for thousands of tests: what was compiled before goes, before it takes too much memory."""
+    yield
+    if _resident() > max(ROOM, _left + MORE):
+        _free()
 
 
 @pytest.fixture(autouse=True, scope="module")
 def _room_for_code() -> Iterator[None]:
-    """One process compiles for thousands of tests: what earlier modules compiled goes before there is no room for more."""
+    """The same for mappings, which take longer to count."""
     yield
     if MAPS.exists() and MAPS.read_text().count("\n") > MANY:
-        jax.clear_caches()
-        gc.collect()
+        _free()
+
+
+def _free() -> None:
+    global _left
+    compile_ahead.forget()
+    jax.clear_caches()
+    gc.collect()
+    if sys.platform == "linux":
+        ctypes.CDLL(None).malloc_trim(0)  # the C library would keep what is freed
+    _left = _resident()

@@ -238,7 +238,7 @@ def _look_back(report: bool, result: launch.Result, evaluator: Evaluator, stop: 
     with contextlib.suppress(KeyboardInterrupt), stop.interruptible():
         evaluator.start()
         if report:
-            importlib.import_module("shoal.observe.report")  # while the process starts
+            aside(_import_report)  # while the episodes are played
         if episodes:
             try:
                 for sample, way in ((False, "eval"), (True, "eval_sampled")):
@@ -251,6 +251,12 @@ def _look_back(report: bool, result: launch.Result, evaluator: Evaluator, stop: 
             run.folder.write_json(run.folder.summary_path, summary)
         if report:
             run._report(evaluator)
+
+
+def _import_report() -> None:
+    """Import the report with its plots, which takes a second; what goes wrong is raised where the report is written."""
+    with contextlib.suppress(Exception):
+        importlib.import_module("shoal.observe.report")
 
 
 def _heed(stop: StopRequest) -> None:

@@ -43,11 +43,6 @@ def bits(tree: Any) -> list[bytes]:
     return [np.asarray(leaf).tobytes() for leaf in jax.tree.leaves(tree)]
 
 
-def forget(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As another process: nothing is compiled yet."""
-    monkeypatch.setattr(module, "_compiled", {})
-
-
 def never(*words: Any) -> Any:
     raise AssertionError("traced")
 
@@ -59,7 +54,7 @@ def test_a_program_is_traced_once_and_read_from_then_on(
     first = compile_ahead(apply, algorithm, *args)(*args)
     [path] = folder.iterdir()
     assert b"\n" in path.read_bytes()
-    forget(monkeypatch)
+    module.forget()  # as another process
     monkeypatch.setattr(module, "_exported", never)
     shapes = jax.eval_shape(lambda: args)  # shapes are enough
     again = compile_ahead(apply, algorithm, *shapes)(*args)
@@ -69,13 +64,13 @@ def test_a_program_is_traced_once_and_read_from_then_on(
 
 @pytest.mark.parametrize("spoil", [lambda data: data[:-7], lambda data: b"{}\n", lambda data: b""])
 def test_a_file_that_does_not_hold_what_it_says_is_made_anew(
-    spoil: Any, algorithm: Any, args: Any, folder: Path, monkeypatch: pytest.MonkeyPatch
+    spoil: Any, algorithm: Any, args: Any, folder: Path
 ) -> None:
     first = compile_ahead(apply, algorithm, *args)(*args)
     [path] = folder.iterdir()
     whole = path.read_bytes()
     path.write_bytes(spoil(whole))
-    forget(monkeypatch)
+    module.forget()  # as another process
     assert bits(compile_ahead(apply, algorithm, *args)(*args)) == bits(first)
     assert module._read(path) is not None
 

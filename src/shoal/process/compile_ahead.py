@@ -67,6 +67,11 @@ def compile_ahead(function: Callable[..., Any], owner: Any, *args: Any) -> Calla
     return _compiled[key]
 
 
+def forget() -> None:
+    """Drop what equal calls would share, as `jax.clear_caches` drops what JAX has compiled."""
+    _compiled.clear()
+
+
 def _read_or_traced(function: Any, owner: Any, leaves: list[Any], tree: Any, path: Path) -> Callable[..., Any]:
     found = _read(path)
     if found is None:
