@@ -7,7 +7,6 @@ import importlib
 import math
 import os
 import sys
-import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -144,6 +143,8 @@ def _env_name(source: Source) -> str:
 
 def read_file(path: str | Path) -> dict[str, Any]:
     """Settings from a .toml or .json file. Tables `algo`, `topology`, `runtime`, `net` have a `name` and its fields."""
+    import tomllib  # late: most runs have no such file
+
     path = Path(path)
     try:
         raw = path.read_bytes()

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple, Protocol
 
-import cpprb
 import numpy as np
 
 from shoal.core.algorithm import Replay
@@ -135,6 +134,8 @@ class Cpprb:
     """
 
     def __init__(self, size: int, alpha: float) -> None:
+        import cpprb  # late: it brings `multiprocessing` with it, and few runs use it
+
         self._buffer = cpprb.PrioritizedReplayBuffer(size, {"index": {"dtype": np.int64}}, alpha=alpha, eps=EPSILON)
         self._place = np.full(size, -1)  # of each index in cpprb's buffer
         self._index = np.zeros(size, np.int64)  # and the other way round
