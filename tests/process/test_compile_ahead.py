@@ -47,6 +47,24 @@ def never(*words: Any) -> Any:
     raise AssertionError("traced")
 
 
+def test_what_was_just_traced_is_lowered_as_what_is_read(
+    algorithm: Any, args: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    texts, lower = [], module._lowered_program
+
+    def note(program: Any, leaves: Any) -> Any:
+        lowered = lower(program, leaves)
+        texts.append(lowered.as_text())
+        return lowered
+
+    monkeypatch.setattr(module, "_lowered_program", note)
+    compile_ahead(apply, algorithm, *args)
+    module.forget()
+    compile_ahead(apply, algorithm, *args)
+    [first, second] = texts  # names included: JAX finds compiled code by them
+    assert first == second and "jit_apply" in first
+
+
 def test_a_program_is_traced_once_and_read_from_then_on(
     algorithm: Any, args: Any, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

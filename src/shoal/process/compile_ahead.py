@@ -45,6 +45,7 @@ class Unkept(Exception):
 class Header(msgspec.Struct, frozen=True):
     """What is needed to call a program, besides its bytes."""
 
+    name: str
     sha256: str  # of the bytes
     convention: int  # of calling, by JAX's own count
     inputs: list[tuple[list[int], str]]  # shape and dtype
@@ -77,11 +78,18 @@ def _read_or_traced(function: Any, owner: Any, leaves: list[Any], tree: Any, pat
     if found is None:
         try:
             found = _exported(function, owner, leaves, tree)
+            _write(path, *found)
         except (Unkept, ValueError, NotImplementedError):  # JAX does not export every effect
-            return _called(_lowered(function, owner, leaves, tree).compile(), None)
-        _write(path, *found)
-    program, result = found
-    return _called(jax.jit(program.call, keep_unused=True).lower(*leaves).compile(), jax.tree.structure(result))
+            found = None
+    try:
+        # Rebuilt where it was just made, too: its name and all else that JAX finds compiled code by are then the same.
+        program, result = (None, None) if found is None else (_program(*found), _decoded(found[0].result))
+    except (Unkept, TypeError):  # TypeError: a JAX whose `Exported` has other fields
+        program = None
+    if program is None:
+        return _called(_lowered(function, owner, leaves, tree).compile(), None)
+    lowered = _lowered_program(program, leaves)
+    return _called(lowered.compile(), jax.tree.structure(result))
 
 
 def _called(flat: Any, result: Any) -> Callable[..., Any]:
@@ -95,8 +103,16 @@ def _lowered(function: Any, owner: Any, leaves: list[Any], tree: Any) -> Any:
     return jax.jit(lambda *args: function(owner, *args)).lower(*jax.tree.unflatten(tree, leaves))
 
 
-def _exported(function: Any, owner: Any, leaves: list[Any], tree: Any) -> tuple[Any, Any]:
-    """(the program of leaves, the structure of its result with a 0 for each leaf)."""
+def _lowered_program(program: Any, leaves: list[Any]) -> Any:
+    def call(*leaves: Any) -> Any:
+        return program.call(*leaves)
+
+    call.__name__ = program.fun_name
+    return jax.jit(call, keep_unused=True).lower(*leaves)
+
+
+def _exported(function: Any, owner: Any, leaves: list[Any], tree: Any) -> tuple[Header, bytes]:
+    """The lowered program of leaves; `Unkept` where a header cannot tell how to call it."""
     structures: list[Any] = []
 
     def flat(*leaves: Any) -> list[Any]:
@@ -104,11 +120,25 @@ def _exported(function: Any, owner: Any, leaves: list[Any], tree: Any) -> tuple[
         structures.append(structure)
         return found
 
-    flat.__name__ = function.__name__
     program = jax.export.export(jax.jit(flat, keep_unused=True))(*leaves)
-    result = jax.tree.unflatten(structures[-1], [0] * len(program.out_avals))
-    _encoded(result)  # `Unkept` before anything is written
-    return program, result
+    plain = not (program.ordered_effects or program.unordered_effects or program.uses_global_constants)
+    whole = tuple(program.module_kept_var_idx) == tuple(range(len(leaves)))
+    if not (plain and whole and program.nr_devices == 1):
+        raise Unkept(function.__name__)
+
+    def described(avals: Any) -> list[tuple[list[int], str]]:
+        return [(list(aval.shape), str(aval.dtype)) for aval in avals]
+
+    data = bytes(program.mlir_module_serialized)
+    header = Header(
+        function.__name__,
+        hashlib.sha256(data).hexdigest(),
+        program.calling_convention_version,
+        described(program.in_avals),
+        described(program.out_avals),
+        _encoded(jax.tree.unflatten(structures[-1], [0] * len(program.out_avals))),
+    )
+    return header, data
 
 
 # The key.
@@ -175,16 +205,14 @@ def _identity(thing: Any) -> Any:
 # The file.
 
 
-def _read(path: Path) -> tuple[Any, Any] | None:
-    """(program, structure of its result), None where there is no such file or it cannot be used."""
+def _read(path: Path) -> tuple[Header, bytes] | None:
+    """None where there is no such file, or it does not hold what it says."""
     try:
         head, _, data = path.read_bytes().partition(b"\n")
         header = msgspec.json.decode(head, type=Header)
-        if header.sha256 != hashlib.sha256(data).hexdigest():
-            return None
-        return _program(header, data), _decoded(header.result)
-    except (OSError, msgspec.DecodeError, Unkept, TypeError):  # TypeError: a JAX whose `Exported` has other fields
+    except (OSError, msgspec.DecodeError):
         return None
+    return (header, data) if header.sha256 == hashlib.sha256(data).hexdigest() else None
 
 
 def _program(header: Header, data: bytes) -> Any:
@@ -194,7 +222,7 @@ def _program(header: Header, data: bytes) -> Any:
     inputs, outputs = avals(header.inputs), avals(header.outputs)
     free_in, free_out = (None,) * len(inputs), (None,) * len(outputs)
     return jax.export.Exported(
-        fun_name="program",
+        fun_name=header.name,
         in_tree=jax.tree.structure(((0,) * len(inputs), {})),
         in_avals=inputs,
         out_tree=jax.tree.structure([0] * len(outputs)),
@@ -217,24 +245,8 @@ def _program(header: Header, data: bytes) -> Any:
     )
 
 
-def _write(path: Path, program: Any, result: Any) -> None:
+def _write(path: Path, header: Header, data: bytes) -> None:
     """Whole or not at all. A folder that cannot be written costs later runs the trace, as it costs them the compilation."""
-    plain = not (program.ordered_effects or program.unordered_effects or program.uses_global_constants)
-    whole = tuple(program.module_kept_var_idx) == tuple(range(len(program.in_avals)))
-    if not (plain and whole and program.nr_devices == 1):
-        return
-
-    def described(avals: Any) -> list[tuple[list[int], str]]:
-        return [(list(aval.shape), str(aval.dtype)) for aval in avals]
-
-    data = program.mlir_module_serialized
-    header = Header(
-        hashlib.sha256(data).hexdigest(),
-        program.calling_convention_version,
-        described(program.in_avals),
-        described(program.out_avals),
-        _encoded(result),
-    )
     temporary = path.with_suffix(f".{os.getpid()}.tmp")
     with contextlib.suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
