@@ -181,12 +181,12 @@ class ProcessesSession:
             self.close()
             raise BadInput(f"the environment or algorithm cannot be sent to another process: {error}") from error
         os.write(self._recipe_fd, recipe)
+        for index, spec in enumerate(program.roles):  # now: they load while the main role is built
+            if not spec.main:
+                self._spawn(spec, index, self._cores.seat(spec.core if config.pin else None))
 
     def __iter__(self) -> Events:
         main = next(spec for spec in self._program.roles if spec.main)
-        for index, spec in enumerate(self._program.roles):
-            if not spec.main:
-                self._spawn(spec, index, self._cores.seat(spec.core if self._config.pin else None))
         bells = {name: EventfdBell(fd) for name, fd in self._bell_fds.items()}
         ports = plain_ports(
             self._program.ports,
