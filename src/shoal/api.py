@@ -29,6 +29,7 @@ from shoal.observe.video import record
 from shoal.process.signals import StopRequest
 from shoal.run.checkpoints import Checkpoints, Loaded
 from shoal.run.folder import RunFolder, read_json, ways
+from shoal.runtimes.threads import aside
 from shoal.studies import statistics
 from shoal.studies.handle import RunHandle as RunHandle
 
