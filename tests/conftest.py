@@ -14,8 +14,9 @@ import jax
 import pytest
 
 from shoal.process import compile_ahead
-from shoal.process.device import settle_process
+from shoal.process.device import collect_rarely, settle_process
 
+collect_rarely()
 settle_process()
 
 

@@ -46,10 +46,10 @@ class Train:
         self._broken = folder / "broken"
         self._broken.mkdir(exist_ok=True)
         given = {word for word in words if word.startswith("--")}
-        command = [sys.executable, "-m", "shoal", "train"]
+        command = [sys.executable, "-m", "shoal", "train", "--no-report"]
         if "--resume" not in given:
             defaults = [TINY[i : i + 2] for i in range(0, len(TINY), 2)]
-            command += [env, "--out", str(self.run), "--no-report", "--eval-episodes", str(eval_episodes)]
+            command += [env, "--out", str(self.run), "--eval-episodes", str(eval_episodes)]
             command += [word for pair in defaults if pair[0] not in given for word in pair]
         if "--restarts" not in given:  # the process that is started is the one that learns
             command += ["--restarts", "0"]
