@@ -92,20 +92,20 @@ class Alternating:
         return Reply(weights=self.handed[report.version])
 
 
-IN_STEP: list[tuple[Any, str, int, dict[str, Any]]] = [  # (topology, runtime, lag, settings)
+IN_STEP: list[Any] = [  # (topology, runtime, lag, settings)
     ("sequential", "inline", 0, {}),
     (SYNC, "inline", 0, {}),
     (SYNC, "threads", 0, {}),
     (SYNC, "processes", 0, {}),
     (OVERLAP, "inline", 1, {}),
     (OVERLAP, "threads", 1, {}),
-    (OVERLAP, "processes", 1, {}),
+    pytest.param(OVERLAP, "processes", 1, {}, marks=pytest.mark.slow),
     (SYNC, "inline", 0, {"algo": {**DQN, **GREEDY, **STILL}}),
     (LOCKSTEP, "inline", 0, {}),
     (LOCKSTEP, "threads", 0, {}),
     (LOCKSTEP, "inline", 0, {"learners": 2}),
     (LOCKSTEP, "threads", 0, {"learners": 2}),
-    (LOCKSTEP, "processes", 0, {"learners": 2}),
+    pytest.param(LOCKSTEP, "processes", 0, {"learners": 2}, marks=pytest.mark.slow),
     (shared("lock"), "inline", 0, {"actors": 1}),
     (shared("hogwild"), "inline", 0, {"actors": 1}),
     (shared("sharded"), "inline", 0, {"actors": 1}),
@@ -131,7 +131,7 @@ def test_weights_handed_in_act_from_the_next_update(
     assert result.state is not None and params_hash(result.state.params) == params_hash(driver.handed[last])
 
 
-OUT_OF_STEP: list[tuple[Any, str, dict[str, Any]]] = [
+OUT_OF_STEP: list[Any] = [  # (topology, runtime, settings)
     (LOCKSTEP, "threads", {"learners": 2}),
     ("actor_learner", "inline", {}),
     ("actor_learner", "threads", {"learners": 2}),
@@ -141,10 +141,10 @@ OUT_OF_STEP: list[tuple[Any, str, dict[str, Any]]] = [
     (GA3C, "inline", {}),
     (GA3C, "threads", {}),
     (shared("lock"), "threads", {}),
-    (shared("hogwild"), "processes", {}),
+    pytest.param(shared("hogwild"), "processes", {}, marks=pytest.mark.slow),
     (shared("sharded"), "threads", {}),
     (shared("gossip"), "inline", {}),
-    ("dyna", "inline", {"algo": {**DYNA, **GREEDY, **STILL}}),
+    pytest.param("dyna", "inline", {"algo": {**DYNA, **GREEDY, **STILL}}, marks=pytest.mark.slow),
 ]
 
 
@@ -207,10 +207,10 @@ def test_a_driver_that_says_nothing_changes_nothing(topology: Any, runtime: str)
 
 def test_fused_takes_weights_at_its_next_call() -> None:
     """Always the same action: the pole falls within a few steps, in every episode that begins afterwards."""
-    lengths: list[tuple[int, ...]] = []
+    lengths: dict[int, tuple[int, ...]] = {}
 
     def driver(report: Report) -> Reply:
-        lengths.append(tuple(episode.length for episode in report.episodes))
+        lengths[report.version] = tuple(episode.length for episode in report.episodes)
         return Reply(weights=pulling(1, report.state.params))
 
     run(
@@ -222,11 +222,12 @@ def test_fused_takes_weights_at_its_next_call() -> None:
         steps=40 * 16 * B,
         report_every=4,
     )
-    assert len(lengths) == 10
-    assert all(8 <= length <= 11 for one in lengths[3:] for length in one) and any(lengths[3:])
+    assert set(range(4, 41, 4)) <= set(lengths), "calls end where a report is due"
+    later = [length for version, ended in lengths.items() if version > 12 for length in ended]
+    assert later and all(8 <= length <= 11 for length in later)
 
 
-@pytest.mark.parametrize("why", ["stopped", "paused", "pruned"])
+@pytest.mark.parametrize("why", ["paused", "pruned"])
 def test_a_driver_ends_a_run_with_the_weights_it_hands_in(why: Any, tmp_path: Path) -> None:
     handed: list[np.ndarray] = []
 

@@ -50,6 +50,7 @@ def training(out: Path, events: Events, **settings: Any) -> Training:
 
     class Fake:
         provides: frozenset[str] = frozenset()
+        needs_pure_env = False
 
         def __init__(self, config: Any) -> None:
             return None

@@ -126,9 +126,9 @@ class Report:
 
 @dataclass(frozen=True, kw_only=True)
 class Reply:
-    """A driver's answer to a report. The weights of `Report.state` have the order of `core.weights.to_vector(state.params)`."""
+    """A driver's answer to a report."""
 
-    weights: np.ndarray | None = None  # [P] float32: the params to go on with
+    weights: np.ndarray | None = None  # [P] the params to go on with, in the order of `to_vector(report.state.params)`
     stop: bool = False  # end the run here, with a checkpoint of these weights
     why: Literal["stopped", "paused", "pruned"] = "stopped"  # the reason for a stop, for the run's result
 

@@ -10,6 +10,8 @@ import tempfile
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from shoal.process.signals import REQUESTS
+
 GRACE = 15.0  # seconds that an interrupted command has to write its checkpoint
 # The kernel ends the command if we are killed; being a process's own wish, it outlives the exec that follows.
 _ENTRY = """
@@ -17,8 +19,6 @@ import ctypes, os, signal, sys
 library = ctypes.CDLL(None)
 if hasattr(library, "prctl"):
     library.prctl(1, signal.SIGTERM)
-if sys.argv[2] == "train":  # which lets them through once it can answer
-    signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1))
 if os.getppid() == int(sys.argv[1]):
     os.execv(sys.executable, [sys.executable, "-m", "shoal", *sys.argv[2:]])
 """
@@ -68,39 +68,46 @@ class Command:
     """`shoal WORDS ...` beside this process, with which it ends. What it prints on standard output is dropped."""
 
     def __init__(self, words: Sequence[str]) -> None:
-        self._err = tempfile.TemporaryFile()  # noqa: SIM115 (open as long as the command may write)
+        self._err, path = tempfile.mkstemp()  # and no pipe, which it could fill
+        os.unlink(path)
         self._child = _started(words, subprocess.DEVNULL, self._err)
+        self.reason = ""  # why it refused or failed, in one line, once it has ended
 
     @property
     def code(self) -> int | None:
         """The exit code; None while it runs."""
-        return self._child.poll()
+        return self.wait(0.0)
 
     def send(self, number: signal.Signals) -> None:
-        """A signal; it has no effect once the command has ended."""
+        """Send a signal; it has no effect once the command has ended."""
         self._child.send_signal(number)
 
-    def wait(self, seconds: float | None = None) -> int | None:
+    def wait(self, seconds: float) -> int | None:
         """The exit code, waited for at most this long; None if it still runs."""
         try:
-            return self._child.wait(seconds)
+            code = self._child.wait(seconds)
         except subprocess.TimeoutExpired:
             return None
-
-    @property
-    def reason(self) -> str:
-        """Why a command that has ended refused or failed, in one line."""
-        self._err.seek(0)
-        return reason(self._child.returncode, self._err.read().decode(errors="replace"))
+        if not self.reason:
+            with open(self._err, "rb") as err:
+                err.seek(0)
+                self.reason = reason(code, err.read().decode(errors="replace"))
+        return code
 
 
 def _started(words: Sequence[str], out: Any, err: Any) -> subprocess.Popen[Any]:
-    return subprocess.Popen(
-        [sys.executable, "-c", _ENTRY, str(os.getpid()), *words],
-        stdin=subprocess.DEVNULL,
-        stdout=out,
-        stderr=err,
-        text=True,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)},
-        process_group=0,  # a terminal's Ctrl-C comes through us: once, and in order
-    )
+    # A training starts with these held back, and lets them through once it can answer: none is lost, none kills it.
+    held = REQUESTS if words[0] == "train" else ()
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, held)
+    try:
+        return subprocess.Popen(
+            [sys.executable, "-c", _ENTRY, str(os.getpid()), *words],
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=err,
+            text=True,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)},
+            process_group=0,  # a terminal's Ctrl-C comes through us: once, and in order
+        )
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)

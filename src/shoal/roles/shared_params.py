@@ -13,22 +13,21 @@ import numpy as np
 
 from shoal.acting.collector import Collector
 from shoal.acting.episodes import EpisodeTracker
-from shoal.core.algorithm import LearnerState, Moments, Replay
+from shoal.core.algorithm import LearnerState, Replay
 from shoal.core.blueprint import Blueprint
 from shoal.core.config import Fraction, Positive
 from shoal.core.keys import going_on
 from shoal.core.ports import NOT_YET, Op, Pool, Roster, Slot, Stream, Table
 from shoal.core.program import Context, Episode, Part, Ports, Report, Snapshot, Steps
 from shoal.core.telemetry import News, NewsFormat, mean_metrics
-from shoal.core.trajectory import Array, Trajectory, as_trajectory
-from shoal.core.weights import to_vector
+from shoal.core.trajectory import Array, as_trajectory
 from shoal.learning.gradient_steps import ReplayGradients, make_gradient_steps
 from shoal.learning.replay_update import REPLAY, OneRing, ReplayMemory, is_saved
 from shoal.learning.shared_layout import SharedLayout
+from shoal.learning.shared_statistics import SharedStatistics
 from shoal.learning.soundness import Watch
 from shoal.learning.update import make_update
 from shoal.learning.weight_exchange import Central, Gossip, Sharded, Stepwise, Unroll, WeightExchange
-from shoal.ops import statistics
 
 REPORT_SECONDS = 0.1  # between two reports, at least: they are looked at while the workers want the cores
 STALE = 16  # gradients of a replay that all workers together may have under way
@@ -110,7 +109,7 @@ class Worker:
         self._news: Stream = ports["news"]
         self._own: Table = ports["own"]
         self._layout = SharedLayout(blueprint.algorithm, config.share_moments(blueprint))
-        self._statistics = Statistics(ports["statistics"], self._layout) if "statistics" in ports else None
+        self._statistics = SharedStatistics(ports["statistics"], self._layout) if "statistics" in ports else None
         # How many unrolls this worker had made is known where it goes on exactly; elsewhere they were shared out by chance.
         exact = f"worker-{index}" in blueprint.snapshots
         self._collector = Collector(blueprint, index, context, () if exact else going_on(blueprint.start))
@@ -230,46 +229,6 @@ class Worker:
 
     def close(self) -> None:
         self._collector.close()
-
-
-@jax.jit
-def _gathered(obs: Array, valid: Array) -> Moments:
-    """The statistics of one unroll alone."""
-    return statistics.update_moments(statistics.empty_moments(obs.shape[valid.ndim :]), obs, valid)
-
-
-@jax.jit
-def _merged(shared: Moments, mine: Moments) -> Moments:
-    after = statistics.merge(shared, mine)
-    held = jax.numpy.minimum(after.count, statistics.HORIZON)
-    return Moments(held, after.mean, after.m2 * (held / jax.numpy.maximum(after.count, 1.0)))
-
-
-class Statistics:
-    """Observation statistics that all workers add to: each what its unroll brought, merged under a lock, never raced."""
-
-    def __init__(self, table: Table, layout: SharedLayout) -> None:
-        self._table, self._layout = table, layout
-        self._version = -1  # of the shared statistics that the worker's own are equal to; -1 when they differ
-
-    def pull(self, state: LearnerState) -> LearnerState:
-        self._version, vector = self._table.pull()
-        return self._layout.unpack_statistics(vector, state)
-
-    def push(self, state: LearnerState, trajectory: Trajectory) -> Generator[Op[Any], Any, None]:
-        """`state` has the unroll in its statistics already; if they were the newest, so are they now."""
-        mine, known = to_vector(state.obs), self._version
-        brought = _gathered(trajectory.obs[:-1], trajectory.valid)
-
-        def by(versions: Any, rows: Any) -> Any:
-            if versions[0] == known:
-                return [mine]
-            shared = self._layout.unpack_statistics(rows[0], state).obs
-            merged = to_vector(_merged(shared, brought))
-            return [merged if np.isfinite(merged).all() else rows[0]]  # the update that overflowed them was dropped
-
-        count = yield from self._table.change([0], by)
-        self._version = count if count - 1 == known else -1
 
 
 class Monitor:

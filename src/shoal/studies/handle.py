@@ -11,6 +11,7 @@ import os
 import signal
 import socket
 import time
+from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -33,7 +34,7 @@ class RunHandle:
     def __init__(self, path: Path, command: Command | None = None, *, read: int = 0) -> None:
         self.path, self._command = path, command
         self._folder = RunFolder(path)
-        self._lines = MetricLines(self._folder.metrics_path, read)
+        self._lines, self._unread = MetricLines(self._folder.metrics_path, read), deque[dict[str, Any]]()
 
     def __repr__(self) -> str:
         return f"RunHandle({str(self.path)!r}{', running' if self.running else ''})"
@@ -86,7 +87,9 @@ class RunHandle:
         """The lines of metrics that were not read yet, then each as it comes, until the run has ended."""
         while True:
             running = self.running  # asked first: what a run that has ended wrote is all there
-            yield from self._lines.new()
+            self._unread += self._lines.new()
+            while self._unread:
+                yield self._unread.popleft()
             if not running:
                 return
             self._pause()

@@ -1,0 +1,56 @@
+"""Observation statistics that several workers share: each adds what its unroll brought."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from typing import Any
+
+import jax
+import numpy as np
+
+from shoal.core.algorithm import LearnerState, Moments
+from shoal.core.ports import Op, Table
+from shoal.core.trajectory import Array, Trajectory
+from shoal.core.weights import to_vector
+from shoal.learning.shared_layout import SharedLayout
+from shoal.ops import statistics
+
+
+@jax.jit
+def _gathered(obs: Array, valid: Array) -> Moments:
+    """The statistics of one unroll alone."""
+    return statistics.update_moments(statistics.empty_moments(obs.shape[valid.ndim :]), obs, valid)
+
+
+@jax.jit
+def _merged(shared: Moments, mine: Moments) -> Moments:
+    after = statistics.merge(shared, mine)
+    held = jax.numpy.minimum(after.count, statistics.HORIZON)
+    return Moments(held, after.mean, after.m2 * (held / jax.numpy.maximum(after.count, 1.0)))
+
+
+class SharedStatistics:
+    """Observation statistics that all workers add to: each what its unroll brought, merged under a lock, never raced."""
+
+    def __init__(self, table: Table, layout: SharedLayout) -> None:
+        self._table, self._layout = table, layout
+        self._version = -1  # of the shared statistics that the worker's own are equal to; -1 when they differ
+
+    def pull(self, state: LearnerState) -> LearnerState:
+        self._version, vector = self._table.pull()
+        return self._layout.unpack_statistics(vector, state)
+
+    def push(self, state: LearnerState, trajectory: Trajectory) -> Generator[Op[Any], Any, None]:
+        """`state` has the unroll in its statistics already; if they were the newest, so are they now."""
+        mine, known = to_vector(state.obs), self._version
+        brought = _gathered(trajectory.obs[:-1], trajectory.valid)
+
+        def by(versions: Any, rows: Any) -> Any:
+            if versions[0] == known:
+                return [mine]
+            shared = self._layout.unpack_statistics(rows[0], state).obs
+            merged = to_vector(_merged(shared, brought))
+            return [merged if np.isfinite(merged).all() else rows[0]]  # the update that overflowed them was dropped
+
+        count = yield from self._table.change([0], by)
+        self._version = count if count - 1 == known else -1
