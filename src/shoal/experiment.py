@@ -32,7 +32,7 @@ AXES = ("algo", "topology", "runtime", "net")
 NETS: dict[str, Any] = {"actor_critic": ActorCritic, "q_network": QNetwork}
 # What somebody's own class must declare besides its Config, and where that is explained.
 DECLARED = {
-    "algorithm": ("about", "net_name", "usual_topology", "topologies"),
+    "algorithm": ("about", "net_name", "usual_topology", "topologies", "replays"),
     "topology": ("about", "apart", "mixed", "many_learners", "each_learns", "acting", "usual"),
     "runtime": ("about", "provides", "overlaps", "needs_pure_env", "spawns", "join", "places"),
 }
@@ -52,7 +52,8 @@ class Settings:
     topology: str | None = None
     """who acts, who learns and what moves: a name (`shoal topologies`); sync, or sequential under fused"""
     runtime: str | None = None
-    """where the roles run: a name (`shoal runtimes`); threads, or processes for environments written in Python"""
+    """where the roles run: a name (`shoal runtimes`); threads, or processes for environments written in Python and for several
+    workers that each learn from a replay"""
     net: str | None = None
     """what the algorithm learns: actor_critic, q_network, or an import path pkg.module:Class; by default what it needs"""
     backend: Literal["auto", "envpool", "gymnasium", "jax"] = "auto"
@@ -208,14 +209,15 @@ def resolve(env: Any, loose: Mapping[str, Any]) -> Plan:
     pure = settings.runtime is not None and runtime_of(settings.runtime).needs_pure_env
     source = find(env, "jax" if pure and settings.backend == "auto" else settings.backend)
     spec = source.spec()
-    runtime_name = settings.runtime or ("threads" if source.native else "processes")
+    topology_name = settings.topology or ("sequential" if pure else algo_class.usual_topology)
+    topology_class = _look_up(topology_name, TOPOLOGIES, "topology")
+    many = topology_class.each_learns and algo_class.replays and (settings.actors or 1) > 1
+    runtime_name = settings.runtime or ("processes" if many or not source.native else "threads")
     if settings.runtime is None and not source.native:
         notes.append(
             f"{source.name} is written in Python, so its actors run as processes (--runtime threads for threads)"
         )
-    topology_name = settings.topology or ("sequential" if pure else algo_class.usual_topology)
     runtime_class = runtime_of(runtime_name)
-    topology_class = _look_up(topology_name, TOPOLOGIES, "topology")
     fitting = algo_class.topologies
     if topology_name in TOPOLOGIES and fitting and topology_name not in fitting:
         raise BadInput(

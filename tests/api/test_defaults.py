@@ -33,3 +33,19 @@ def test_the_batch_does_not_depend_on_the_cores(env: str, cores: int, monkeypatc
 )
 def test_actors_share_environments_and_learners_out_evenly(cores: int, learners: int, envs: int, actors: int) -> None:
     assert even_actors(cores, learners, envs) == actors
+
+
+@pytest.mark.parametrize(
+    ("algo", "topology", "actors", "runtime"),
+    [
+        ("dqn", "shared_params", 2, "processes"),
+        ("dqn", "shared_params", 1, "threads"),
+        ("dqn", "sync", 2, "threads"),
+        ("a2c", "shared_params", 2, "threads"),
+    ],
+)
+def test_workers_that_learn_from_replays_are_processes(algo: str, topology: str, actors: int, runtime: str) -> None:
+    """Their many short calls would wait for each other in one interpreter."""
+    plan = resolve("CartPole-v1", {"algo": algo, "topology": topology, "actors": actors})
+    assert plan.settings.runtime == runtime
+    assert resolve("CartPole-v1", {"algo": algo, "topology": topology, "runtime": "inline"}).settings.runtime == "inline"

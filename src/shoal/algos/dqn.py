@@ -116,6 +116,7 @@ class DQN:
     Config: ClassVar[type[Any]] = DQNConfig
     net_name: ClassVar[str] = "q_network"
     usual_topology: ClassVar[str] = "sync"
+    replays: ClassVar[bool] = True
     topologies: ClassVar[tuple[str, ...]] = ()
     about: ClassVar[str] = (
         "deep Q-learning: a replay, a target network; double, dueling, n-step, prioritized as options"

@@ -103,6 +103,7 @@ class DynaQ:
     Config: ClassVar[type[Any]] = DynaQConfig
     net_name: ClassVar[str] = "q_network"
     usual_topology: ClassVar[str] = "dyna"
+    replays: ClassVar[bool] = True
     topologies: ClassVar[tuple[str, ...]] = ("dyna",)  # no other topology has planners
     about: ClassVar[str] = "DQN that also learns from what a world model imagines"
 

@@ -121,6 +121,7 @@ class OnPolicy(abc.ABC, Generic[C]):
     about: ClassVar[str]
     net_name: ClassVar[str] = "actor_critic"
     usual_topology: ClassVar[str] = "sync"
+    replays: ClassVar[bool] = False
     topologies: ClassVar[tuple[str, ...]] = ()
     weighs: ClassVar[bool] = False  # the loss has a probability ratio of its own
 

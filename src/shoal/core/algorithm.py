@@ -132,6 +132,7 @@ class Algorithm(Protocol):
     net_name: ClassVar[str]  # the net that it learns unless another is named
     usual_topology: ClassVar[str]  # where it runs unless another is named
     topologies: ClassVar[tuple[str, ...]]  # those that it suits; () is all of them
+    replays: ClassVar[bool]  # its `experience` is a `Replay`
 
     def __init__(self, config: Any, task: Task, net: Any) -> None: ...
 
