@@ -1,0 +1,28 @@
+"""Studies: which trials run, which are stopped, and what a schedule costs.
+
+Here live the schedulers, pure functions of their reports (`hypertrick`, `halving`, `hyperband`, `pbt`, on the protocol of
+`scheduler`), `spaces` (what may vary), `simulate` (schedules on any number of nodes, without training), `pruner` and `storage`
+(HyperTrick and the journal file for Optuna) and `experiments` (published tables again). May import: `studies` and everything below
+it; `optuna` in `pruner`, `storage` and `distributions`, so that the rest works without it. You may change: add a scheduler by its file and a
+line in `schedulers.SCHEDULERS`. Looking for the pictures? `observe.gantt`. For grids of trainings? `shoal compare`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from shoal.tuning.pruner import HyperTrickPruner as HyperTrickPruner
+    from shoal.tuning.storage import open_journal as open_journal
+
+__all__ = ["HyperTrickPruner", "open_journal"]
+
+_HOMES = {"HyperTrickPruner": "shoal.tuning.pruner", "open_journal": "shoal.tuning.storage"}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'shoal.tuning' has no attribute {name!r}")
+    import importlib
+
+    return getattr(importlib.import_module(_HOMES[name]), name)

@@ -1,0 +1,61 @@
+"""Population Based Training (Jaderberg et al., arXiv 1711.09846): members train side by side; the worst copy the best and vary.
+
+Exploit is truncation selection: a member in the bottom fraction of the population's latest reports copies checkpoint and settings
+of one in the top fraction. Explore perturbs the copied settings (`spaces.explore`). As published there is no barrier: a member
+is compared when it reports, with the latest report of every other member.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+
+from shoal.core.errors import BadInput
+from shoal.tuning.scheduler import Decision, Task, at_least, floor, key
+
+
+def exploit(latest: Mapping[int, tuple[int, float]], member: int, *, fraction: float, seed: int) -> int | None:
+    """Which member's checkpoint `member` takes over, None to keep its own. `latest`: {member: (unit, value)}."""
+    ranked = sorted(latest, key=lambda who: key(who, *latest[who]))  # worst first
+    ends = floor(fraction * len(ranked))
+    top = [who for who in ranked[len(ranked) - ends :] if latest[who][1] == latest[who][1]]  # NaN is nobody's example
+    if member not in ranked[:ends] or not top:
+        return None
+    drawn = hashlib.blake2b(b"%d/%d/%d" % (seed, member, latest[member][0]), digest_size=8).digest()
+    return top[int.from_bytes(drawn, "big") % len(top)]
+
+
+class PBT:
+    """A population of `trials` members. Where there are fewer workers, members take turns, the least trained first."""
+
+    def __init__(self, *, trials: int, units: int, fraction: float = 0.2, seed: int = 0) -> None:
+        self.trials, self.units = at_least("trials", trials, 1), at_least("units", units, 1)
+        if not 0 < fraction <= 0.5:
+            raise BadInput(f"fraction is {fraction!r}: expected a number above 0, at most 0.5")
+        self.fraction, self.seed = fraction, seed
+        self._done = dict.fromkeys(range(trials), 0)  # units of the members that wait for a worker
+        self._latest: dict[int, tuple[int, float]] = {}
+        self._answered: dict[tuple[int, int], Decision] = {}
+
+    def next(self) -> Task | None:
+        if not self._done:
+            return None
+        trial = min(self._done, key=lambda who: (self._done[who], who))
+        begin = self._done.pop(trial)
+        return Task(trial, begin, begin + 1)
+
+    def report(self, trial: int, unit: int, value: float) -> Decision:
+        known = self._answered.get((trial, unit))
+        if known is None:
+            known = self._answered[trial, unit] = self._enter(trial, unit, value)
+        return known
+
+    def _enter(self, trial: int, unit: int, value: float) -> Decision:
+        self._latest[trial] = (unit, value)
+        if unit == self.units:
+            return Decision(trial, unit, "complete", unit)
+        source = exploit(self._latest, trial, fraction=self.fraction, seed=self.seed)
+        if any(done < unit for done in self._done.values()):  # members that wait are behind: give way
+            self._done[trial] = unit
+            return Decision(trial, unit, "pause", unit, source=source)
+        return Decision(trial, unit, "continue", unit + 1, source=source)

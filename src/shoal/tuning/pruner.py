@@ -1,0 +1,163 @@
+"""HyperTrick for any Optuna study, on Optuna's public API alone.
+
+    study = optuna.create_study(direction="maximize", pruner=HyperTrickPruner(trials=100, phases=10, eviction=0.25))
+
+with `trial.report(value, phase)` for phases 0, 1, ... and `trial.should_prune()` after each. HyperTrick decides by order of arrival, which
+intermediate values do not have. So every report is added to a second study, the ledger, as one finished trial: its number is
+the place in a total order that all processes see alike. A pruner that counted what it happens to see would evict too many
+where several report at once.
+"""
+
+from __future__ import annotations
+
+import secrets
+import warnings
+from typing import NamedTuple
+
+import optuna
+from optuna.exceptions import ExperimentalWarning
+from optuna.storages import BaseStorage, RetryHeartbeatStaleTrialCallback
+from optuna.study import Study, StudyDirection
+from optuna.trial import FrozenTrial, TrialState
+
+from shoal.core.errors import RunFailed
+from shoal.tuning.hypertrick import HyperTrick, Report, check_phase, decide, replay
+
+_TRIAL = "trial"
+_OWNER = "shoal:hypertrick-ledger"  # attribute of a study whose ledger lives in one process
+
+
+class HyperTrickPruner(optuna.pruners.BasePruner):
+    """`trials` configurations in all, `phases` reports of each at most, `eviction` the share that goes in each phase.
+
+    `storage` is where the ledger lives: give what the study itself was made with (an object or a URL). Without it the ledger is in
+    memory, for a study of one process; a second process, or a resumed study, is then refused. A retried trial keeps its
+    first reports.
+    """
+
+    def __init__(self, *, trials: int, phases: int, eviction: float, storage: str | BaseStorage | None = None) -> None:
+        HyperTrick(trials=trials, phases=phases, eviction=eviction)  # a bad setting is refused now
+        self.trials, self.phases, self.eviction = trials, phases, eviction
+        self._storage = storage
+        self._token = secrets.token_hex(8)
+        self._ledgers: dict[str, _Ledger] = {}
+
+    def prune(self, study: Study, trial: FrozenTrial) -> bool:
+        phase = trial.last_step
+        if phase is None:
+            return False
+        number = _identity(trial)
+        check_phase(number, phase, self.phases)
+        prefix = self._ledger(study).enter(Report(number, phase, trial.intermediate_values[phase]))
+        return decide(
+            _higher_is_better(study, prefix), trials=self.trials, phases=self.phases, eviction=self.eviction
+        )
+
+    def reports(self, study: Study) -> list[Report]:
+        """The ledger of `study` in its order, values as they were reported."""
+        return self._ledger(study).read()
+
+    def replay(self, study: Study) -> Replay:
+        """Every decision again from the ledger, held against what became of the trials."""
+        reports = self.reports(study)
+        evicted = replay(
+            _higher_is_better(study, reports), trials=self.trials, phases=self.phases, eviction=self.eviction
+        )
+        decisions = [Replayed(*both) for both in zip(reports, evicted, strict=True)]
+        return Replay(decisions, _mismatches(study, decisions))
+
+    def _ledger(self, study: Study) -> _Ledger:
+        name = study.study_name
+        if name not in self._ledgers:
+            # Of two threads that come here at once one ledger stays; the other is empty still.
+            self._ledgers.setdefault(name, _Ledger(f"{name}-hypertrick", self._storage))
+        if self._storage is None:
+            self._claim(study)
+        return self._ledgers[name]
+
+    def _claim(self, study: Study) -> None:
+        """Refuse to decide from a ledger that holds only part of the reports."""
+        owner = study.user_attrs.get(_OWNER)
+        if owner is None:
+            study.set_user_attr(_OWNER, self._token)
+        elif owner != self._token:
+            raise RunFailed(
+                f"study {study.study_name!r} has reports from another process, which this one's ledger lacks: "
+                "give HyperTrickPruner the study's storage (storage=...)"
+            )
+
+
+class Replayed(NamedTuple):
+    report: Report
+    evicted: bool
+
+
+class Replay(NamedTuple):
+    decisions: list[Replayed]
+    mismatches: list[str]  # a line for each trial that ended in another way than the rule says
+
+
+class _Ledger:
+    """A study whose trials are reports. Threads may share it: entries are only added, and are the same for all."""
+
+    def __init__(self, name: str, storage: str | BaseStorage | None) -> None:
+        verbosity = optuna.logging.get_verbosity()
+        optuna.logging.set_verbosity(max(verbosity, optuna.logging.WARNING))  # not a study that the user made
+        try:
+            self._study = optuna.create_study(study_name=name, storage=storage, load_if_exists=True)
+        finally:
+            optuna.logging.set_verbosity(verbosity)
+        self._seen: dict[int, Report] = {}  # by place in the order
+
+    def enter(self, report: Report) -> list[Report]:
+        """The prefix of the order that ends with this trial's first report of this phase, which is added if it is missing."""
+        mine = report[:2]
+        if not any(entry[:2] == mine for entry in self._seen.values()):
+            if not any(entry[:2] == mine for entry in self.read()):
+                values = {report.phase: report.value}
+                entry = optuna.create_trial(value=0.0, user_attrs={_TRIAL: report.trial}, intermediate_values=values)
+                self._study.add_trial(entry)
+        reports = self.read()
+        end = next(at for at, entry in enumerate(reports) if entry[:2] == mine)
+        return reports[: end + 1]
+
+    def read(self) -> list[Report]:
+        for entry in self._study.get_trials(deepcopy=False)[len(self._seen) :]:
+            [(phase, value)] = entry.intermediate_values.items()
+            self._seen[entry.number] = Report(entry.user_attrs[_TRIAL], phase, value)
+        return [self._seen[at] for at in range(len(self._seen))]
+
+
+def _higher_is_better(study: Study, reports: list[Report]) -> list[Report]:
+    if study.direction == StudyDirection.MAXIMIZE:
+        return reports
+    return [report._replace(value=-report.value) for report in reports]
+
+
+def _identity(trial: FrozenTrial) -> int:
+    """A retried trial is the one that it retries."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ExperimentalWarning)
+        first = RetryHeartbeatStaleTrialCallback.retried_trial_number(trial)
+    return trial.number if first is None else first
+
+
+def _mismatches(study: Study, decisions: list[Replayed]) -> list[str]:
+    ends = {report.trial: report.phase for report, evicted in decisions if evicted}
+    last: dict[int, int] = {}
+    for report, _ in decisions:
+        last[report.trial] = max(last.get(report.trial, 0), report.phase)
+    lines = []
+    # A retry comes after what it retries: the last attempt says how the trial ended.
+    for trial in {_identity(trial): trial for trial in study.get_trials(deepcopy=False)}.values():
+        number = _identity(trial)
+        if number not in last:
+            continue
+        end = ends.get(number)
+        if end is not None and last[number] > end:
+            lines.append(f"trial {number} was evicted in phase {end} and reported phase {last[number]}")
+        elif end is not None and trial.state == TrialState.COMPLETE:
+            lines.append(f"trial {number} was evicted in phase {end} and completed")
+        elif end is None and trial.state == TrialState.PRUNED:
+            lines.append(f"trial {number} was pruned after phase {last[number]}, where the rule lets it go on")
+    return lines

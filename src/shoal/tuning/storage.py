@@ -1,0 +1,85 @@
+"""Optuna's journal file with a lock that dies with its holder.
+
+Optuna's own locks are files that exist or do not: a killed holder stalls every other process for 30 s, and waiters back off up to a
+second. `flock` belongs to an open file, so the kernel releases it when the holder dies and wakes a waiter at once.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from pathlib import Path
+
+from optuna.storages.journal import JournalFileBackend, JournalStorage
+
+from shoal.core.errors import BadInput
+
+_CHUNK = 1 << 16
+
+
+def open_journal(path: str | Path) -> JournalStorage:
+    """The journal file at `path`, made if it is missing, as a storage for any Optuna study.
+
+    `BadInput` where `path` cannot be a journal.
+    """
+    name = str(path)
+    lock = JournalLock(name)
+    try:
+        lock.acquire()
+        lock.release()
+        return JournalStorage(JournalFileBackend(name, lock_obj=lock))  # type: ignore[arg-type]  # its base class is private
+    except OSError as error:
+        raise BadInput(f"cannot open the journal {name!r}: {error.strerror}") from None
+    except ValueError as error:  # a line that is not JSON, with others after it
+        raise BadInput(f"{name!r} is not a journal: {error}") from None
+
+
+class JournalLock:
+    """Exclusive lock on PATH.lock, for Optuna's `lock_obj`; `acquire` also repairs the journal.
+
+    A writer that was killed within an append leaves half a line, and one more append would make the file unreadable. Under
+    the lock no writer can be in the middle of a line, so `acquire` cuts a torn one off. Not for network file systems
+    older than NFSv4.
+    """
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._held: int | None = None
+
+    def acquire(self) -> bool:
+        # A descriptor of its own each time: two threads of one process exclude each other as two processes do.
+        descriptor = os.open(f"{self._path}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            _cut_torn_line(self._path)
+        except BaseException:
+            os.close(descriptor)
+            raise
+        self._held = descriptor
+        return True
+
+    def release(self) -> None:
+        descriptor, self._held = self._held, None
+        if descriptor is None:
+            raise RuntimeError(f"the lock of {self._path} is not held")
+        os.close(descriptor)
+
+
+def _cut_torn_line(name: str) -> None:
+    descriptor = os.open(name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        size = os.fstat(descriptor).st_size
+        if not size or os.pread(descriptor, 1, size - 1) == b"\n":
+            return
+        end = size
+        while end:  # backwards to the last newline
+            begin = max(0, end - _CHUNK)
+            found = os.pread(descriptor, end - begin, begin).rfind(b"\n")
+            if found >= 0:
+                end = begin + found + 1
+                break
+            end = begin
+        os.ftruncate(descriptor, end)
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
