@@ -40,7 +40,7 @@ def oracle(log: list[Report], trials: int, phases: int, r: float) -> bool:
 
 
 @given(LOGS, RATES, st.integers(1, 30))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_every_decision_is_a_function_of_its_prefix(log: list[Report], r: float, trials: int) -> None:
     told = replay(log, trials=trials, phases=4, eviction=r)
     for end in range(1, len(log) + 1):
@@ -79,7 +79,7 @@ def test_the_printed_floor_and_its_correction() -> None:
 
 
 @given(st.integers(1, 40), st.integers(1, 6), RATES, st.randoms(use_true_random=False))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_no_metric_completes_less_than_the_corrected_floor(n: int, phases: int, r: float, order: random.Random) -> None:
     worst = iter(range(0, -(10**6), -1))  # every report is worse than all before it
     least = completion(trials=n, phases=phases, eviction=r).least

@@ -1,0 +1,40 @@
+"""The schedulers by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from shoal.core.errors import BadInput, nearest
+from shoal.tuning.halving import ASHA, SuccessiveHalving, equal_rungs, geometric_rungs
+from shoal.tuning.hyperband import HyperBand
+from shoal.tuning.hypertrick import HyperTrick
+from shoal.tuning.pbt import PBT
+from shoal.tuning.scheduler import RunAll, Scheduler
+
+
+class Budget(NamedTuple):
+    """What schedulers are made from; each reads what concerns it."""
+
+    trials: int
+    phases: int
+    eviction: float = 0.25  # HyperTrick: the share that goes in each phase
+    eta: int = 2  # halving, HyperBand, ASHA: one in `eta` rises
+    seed: int = 0  # PBT: which of the best is copied
+
+
+SCHEDULERS: dict[str, Callable[[Budget], Scheduler]] = {
+    "hypertrick": lambda b: HyperTrick(trials=b.trials, phases=b.phases, eviction=b.eviction),
+    "sh": lambda b: SuccessiveHalving(trials=b.trials, rungs=equal_rungs(b.phases), eta=b.eta),
+    "hyperband": lambda b: HyperBand(trials=b.trials, units=b.phases, eta=b.eta),
+    "asha": lambda b: ASHA(trials=b.trials, rungs=geometric_rungs(b.phases, b.eta), eta=b.eta),
+    "pbt": lambda b: PBT(trials=b.trials, units=b.phases, seed=b.seed),
+    "none": lambda b: RunAll(trials=b.trials, units=b.phases),
+}
+
+
+def make_scheduler(name: str, budget: Budget) -> Scheduler:
+    """`BadInput` names the nearest scheduler, or the setting that is wrong."""
+    if name not in SCHEDULERS:
+        raise BadInput(f"unknown scheduler {name!r}.{nearest(name, SCHEDULERS)} There are: {', '.join(SCHEDULERS)}.")
+    return SCHEDULERS[name](budget)

@@ -1,0 +1,206 @@
+"""Schedules without training: a discrete-event model of any scheduler on n nodes.
+
+A trial has a speed and a value to report after each unit, drawn beforehand, so that all schedulers meet the same trials. The time
+of a unit is lognormal with mean 1 and spread `sigma`, one draw a trial: what makes a configuration slow (a longer unroll, a wider
+net) makes all its phases slow. `checkpoint` is the time to save or to load one: a pause saves; a node that takes up a trial which
+it does not hold any more loads, and so does a trial that copies another.
+
+    metric          what a trial reports
+    constant        its own quality in every phase: ranks never change
+    exchangeable    a fresh draw in every phase: what HyperTrick's expectation assumes
+    slow            its own quality, the better the slower: good trials arrive last
+    walk            a sum of as many draws as units: curves cross, and early reports tell only part of the end
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+from typing import Literal, NamedTuple
+
+import numpy as np
+
+from shoal.core.errors import BadInput
+from shoal.tuning.scheduler import Decision, Scheduler, Task, at_least
+
+Metric = Literal["constant", "exchangeable", "slow", "walk"]
+METRICS: tuple[Metric, ...] = ("constant", "exchangeable", "slow", "walk")
+
+
+class Trials(NamedTuple):
+    """What the model knows of every trial beforehand."""
+
+    times: np.ndarray  # [N] of one unit
+    values: np.ndarray  # [N, units] as reported
+
+
+class Piece(NamedTuple):
+    """A stretch of training of one trial on one node, up to a report: a bar of the Gantt chart."""
+
+    node: int
+    trial: int
+    begin: int  # units done before and after
+    end: int
+    start: float  # time
+    stop: float
+    loading: float  # of that time, at its start
+    saving: float  # after `stop`
+    resumed: bool  # a context switch: the node had to load what an earlier piece had left
+    value: float  # as reported at `stop`
+    verdict: str
+
+
+class Schedule(NamedTuple):
+    nodes: int
+    trials: int
+    units: int
+    pieces: list[Piece]  # in the order of their reports
+    winner: float  # the best value that any trial would have after all units
+
+    @property
+    def wall(self) -> float:
+        """When the last trial reported."""
+        return max(piece.stop for piece in self.pieces)
+
+    @property
+    def work(self) -> int:
+        """Units that were trained."""
+        return sum(piece.end - piece.begin for piece in self.pieces)
+
+    @property
+    def alpha(self) -> float:
+        """The completion rate: work over that of training every trial to the end."""
+        return self.work / (self.trials * self.units)
+
+    @property
+    def switches(self) -> int:
+        return sum(piece.resumed for piece in self.pieces)
+
+    @property
+    def idle(self) -> float:
+        """The share of the nodes' time without training."""
+        trained = sum(piece.stop - piece.start - piece.loading for piece in self.pieces)
+        return 1 - trained / (self.nodes * self.wall)
+
+    @property
+    def to_best(self) -> float:
+        """When the best value was reported."""
+        return max(self.pieces, key=lambda piece: (piece.value, -piece.stop)).stop
+
+    @property
+    def found(self) -> float:
+        """1 if the trial that would have won, had all been trained to the end, was trained to the end; else 0."""
+        return float(any(piece.verdict == "complete" and piece.value >= self.winner for piece in self.pieces))
+
+
+def draw_trials(count: int, units: int, *, sigma: float, metric: Metric = "constant", seed: int = 0) -> Trials:
+    """`BadInput` for a spread below 0 or an unknown metric."""
+    at_least("trials", count, 1), at_least("phases", units, 1)
+    if not 0 <= sigma < 10:
+        raise BadInput(f"sigma is {sigma!r}: expected a number from 0 to 10")
+    if metric not in METRICS:
+        raise BadInput(f"metric is {metric!r}: expected one of {', '.join(METRICS)}")
+    random = np.random.default_rng(seed)
+    times = np.exp(sigma * random.standard_normal(count) - sigma**2 / 2)
+    if metric in ("exchangeable", "walk"):
+        values = random.standard_normal((count, units))
+        return Trials(times, values if metric == "exchangeable" else values.cumsum(axis=1))
+    quality = random.standard_normal(count)
+    if metric == "slow":
+        times = np.sort(times)[np.argsort(np.argsort(quality))]
+    return Trials(times, np.repeat(quality[:, None], units, axis=1))
+
+
+def simulate(scheduler: Scheduler, trials: Trials, *, nodes: int, checkpoint: float = 0.0) -> Schedule:
+    """Run `scheduler` to its end on `nodes` nodes."""
+    at_least("nodes", nodes, 1)
+    if not 0 <= checkpoint < float("inf"):
+        raise BadInput(f"checkpoint is {checkpoint!r}: expected a time, at least 0")
+    return _Model(scheduler, trials, nodes, checkpoint).run()
+
+
+class _Running(NamedTuple):
+    task: Task
+    start: float
+    loading: float
+    resumed: bool
+
+
+class _Model:
+    def __init__(self, scheduler: Scheduler, trials: Trials, nodes: int, checkpoint: float) -> None:
+        self._scheduler, self._trials, self._checkpoint = scheduler, trials, checkpoint
+        self._nodes = nodes
+        self._idle = set(range(nodes))
+        self._held: dict[int, int] = {}  # {trial: the node in whose memory it is}
+        self._memory: dict[int, int] = {}  # {node: the trial in it}
+        self._running: dict[int, _Running] = {}
+        self._copying: set[int] = set()  # trials that load another's checkpoint before they go on
+        self._as: dict[int, int] = {}  # {trial: whose values it has, since it copied that one}
+        self._order = itertools.count()
+        self._events: list[tuple[float, int, int]] = []  # (time, order, node)
+        self._pieces: list[Piece] = []
+
+    def run(self) -> Schedule:
+        self._fill(0.0)
+        while self._events:
+            now = self._events[0][0]
+            while self._events and self._events[0][0] == now:
+                _, _, node = heapq.heappop(self._events)
+                if node in self._running:
+                    self._report(node, now)
+                else:
+                    self._idle.add(node)  # it has saved
+            self._fill(now)
+        s = self._scheduler
+        return Schedule(self._nodes, s.trials, s.units, self._pieces, float(self._trials.values[: s.trials, -1].max()))
+
+    def _fill(self, now: float) -> None:
+        """Give tasks to idle nodes; a trial goes to the node that still holds it, where that one is idle."""
+        tasks: list[Task] = []
+        while len(tasks) < len(self._idle):
+            task = self._scheduler.next()
+            if task is None:
+                break
+            tasks.append(task)
+        elsewhere = []
+        for task in tasks:
+            home = self._held.get(task.trial)
+            if home in self._idle:
+                self._start(home, task, now)
+            else:
+                elsewhere.append(task)
+        free = sorted(self._idle)[: len(elsewhere)] if elsewhere else []
+        for node, task in zip(free, elsewhere, strict=True):
+            self._start(node, task, now)
+
+    def _start(self, node: int, task: Task, now: float) -> None:
+        resumed = task.begin > 0 and self._held.get(task.trial) != node
+        copied = task.trial in self._copying
+        loading = self._checkpoint if resumed or copied else 0.0
+        self._copying.discard(task.trial)
+        self._idle.discard(node)
+        self._held.pop(self._memory.get(node, -1), None)
+        self._held[task.trial], self._memory[node] = node, task.trial
+        self._running[node] = _Running(task, now, loading, resumed)
+        stop = now + loading + (task.end - task.begin) * float(self._trials.times[task.trial])
+        heapq.heappush(self._events, (stop, next(self._order), node))
+
+    def _report(self, node: int, now: float) -> None:
+        task, start, loading, resumed = self._running.pop(node)
+        value = float(self._trials.values[self._as.get(task.trial, task.trial), task.end - 1])
+        decision = self._scheduler.report(task.trial, task.end, value)
+        saving = self._checkpoint if decision.verdict == "pause" else 0.0
+        end = (task.begin, task.end, start, now, loading, saving, resumed, value, decision.verdict)
+        self._pieces.append(Piece(node, task.trial, *end))
+        self._copy(decision)
+        if decision.verdict == "continue":
+            self._start(node, Task(task.trial, task.end, decision.end), now)
+        elif saving:
+            heapq.heappush(self._events, (now + saving, next(self._order), node))
+        else:
+            self._idle.add(node)
+
+    def _copy(self, decision: Decision) -> None:
+        if decision.source is not None:
+            self._copying.add(decision.trial)
+            self._as[decision.trial] = self._as.get(decision.source, decision.source)
