@@ -21,6 +21,7 @@ ROOMS = {
     "compare": "shoal.studies.compare",
     "horizons": "shoal.studies.horizons",
     "optimize": "shoal.optimize.experiments",
+    "tuning": "shoal.tuning.experiments",
 }
 
 USAGE = """usage: shoal reproduce NAME [--quick] [--seeds N] [--out FOLDER] [--quiet] [--json]

@@ -14,6 +14,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter, FixedLocator, LogLocator, NullLocator, PercentFormatter, StrMethodFormatter
 
 from shoal.observe.actor_figures import actors
+from shoal.observe.gantt import gantt
 from shoal.observe.plots import _INK, BLUE, CYAN, GREEN, PURPLE, RED, YELLOW, _label, _style
 
 Reference = Mapping[str, Mapping[str, Any]]  # {row: {column: number or word}}
@@ -170,6 +171,7 @@ def shares(figure: Mapping[str, Any], reference: Reference) -> Figure:
 KINDS: dict[str, Callable[[Mapping[str, Any], Reference], Figure]] = {
     "actors": actors,
     "curves": curves,
+    "gantt": gantt,
     "scaling": scaling,
     "times": times,
     "shares": shares,

@@ -47,7 +47,7 @@ class Piece(NamedTuple):
     saving: float  # after `stop`
     resumed: bool  # a context switch: the node had to load what an earlier piece had left
     value: float  # as reported at `stop`
-    verdict: str
+    verdict: str  # on that report; `stop` too where a later report of another trial ended this one's pause
 
 
 class Schedule(NamedTuple):
@@ -139,6 +139,7 @@ class _Model:
         self._order = itertools.count()
         self._events: list[tuple[float, int, int]] = []  # (time, order, node)
         self._pieces: list[Piece] = []
+        self._last: dict[int, int] = {}  # {trial: where its last piece is}
 
     def run(self) -> Schedule:
         self._fill(0.0)
@@ -191,6 +192,10 @@ class _Model:
         decision = self._scheduler.report(task.trial, task.end, value)
         saving = self._checkpoint if decision.verdict == "pause" else 0.0
         end = (task.begin, task.end, start, now, loading, saving, resumed, value, decision.verdict)
+        for trial in decision.stopped:
+            at = self._last[trial]
+            self._pieces[at] = self._pieces[at]._replace(verdict="stop")
+        self._last[task.trial] = len(self._pieces)
         self._pieces.append(Piece(node, task.trial, *end))
         self._copy(decision)
         if decision.verdict == "continue":

@@ -1,0 +1,186 @@
+"""The slides' schedule figure and table of completion rates, as runners that `shoal reproduce` finds by the folder's spec.
+
+Both are simulated: what they show depends on arrival order and speed, not on what is trained.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from shoal.core.config import NonNegativeFloat, Positive, build
+from shoal.studies.statistics import interval
+from shoal.tuning.hyperband import HyperBand
+from shoal.tuning.hypertrick import HyperTrick
+from shoal.tuning.hypertrick import completion as bounds
+from shoal.tuning.schedules import Measured, SimulateConfig, gantt, measure
+from shoal.tuning.simulate import Metric, draw_trials, simulate
+
+Tell = Callable[[int, int, str], None]  # simulations done, in all, what comes next
+Runner = Callable[[Mapping[str, Any], Path, Tell], dict[str, Any]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScheduleConfig:
+    nodes: Positive
+    """of the figure"""
+    trials: Positive
+    """of the figure"""
+    phases: Positive
+    """of every trial at most"""
+    sigmas: tuple[NonNegativeFloat, ...]
+    """spreads of the trials' speeds"""
+    evictions: tuple[float, ...]
+    """HyperTrick's rates"""
+    methods: tuple[str, ...]
+    """what is compared"""
+    many_nodes: Positive
+    """of the prediction, with as many trials a node as in the figure"""
+    checkpoint: NonNegativeFloat
+    """time to save or load a checkpoint where it is not free"""
+    seeds: Positive = 300
+    """simulated studies of each; of the prediction a hundredth"""
+
+
+def schedule(size: Mapping[str, Any], folder: Path, tell: Tell) -> dict[str, Any]:
+    """Wall time, work and context switches of every method, for each spread, with dear checkpoints, and on many nodes."""
+    told = build(ScheduleConfig, size)
+    base = SimulateConfig(
+        nodes=told.nodes,
+        trials=told.trials,
+        phases=told.phases,
+        methods=told.methods,
+        eviction=told.evictions,
+        repeats=told.seeds,
+    )
+    cases = {f"sigma {sigma:g}": replace(base, sigma=sigma) for sigma in told.sigmas}
+    most = max(told.sigmas)
+    cases["dear checkpoints"] = replace(base, sigma=most, checkpoint=told.checkpoint)
+    cases["curves cross"] = replace(base, sigma=most, metric="walk")
+    cases["many nodes"] = replace(
+        base,
+        sigma=most,
+        nodes=told.many_nodes,
+        trials=round(told.trials / told.nodes * told.many_nodes),
+        repeats=max(2, told.seeds // 100),
+    )
+    rows, notes, pictures = [], [], []
+    walls: dict[str, list[float]] = {}
+    for done, (case, config) in enumerate(cases.items()):
+        tell(done, len(cases), f"{case}: {config.trials} trials on {config.nodes} nodes")
+        measured = measure(config)
+        halving = next((one.mean("wall") for one in measured if one.method.label == "sh"), None)
+        for one in measured:
+            values = one.values()
+            if halving is not None and one.method.label.startswith("hypertrick"):
+                values["shorter"] = ["yes" if one.mean("wall") < halving else "no"]
+            rows.append({"keys": {"method": one.method.label, "case": case}, "values": values})
+            if case.startswith("sigma"):
+                walls.setdefault(one.method.label, []).append(one.mean("wall"))
+        notes += _said(case, measured)
+        if case == f"sigma {most:g}":
+            pictures.append(gantt(measured, "gantt", f"{told.trials} trials on {told.nodes} nodes, sigma {most:g}"))
+    lines = [
+        {"name": name, "runs": [{"steps": list(told.sigmas), "values": values}]} for name, values in walls.items()
+    ]
+    pictures.append(
+        {
+            "kind": "curves",
+            "name": "wall",
+            "title": "Wall time over the spread of speeds",
+            "hint": "Barriers cost more the more the trials differ in speed.",
+            "x": "sigma",
+            "y": "wall time",
+            "scale": "linear",
+            "panels": [{"title": f"{told.trials} trials on {told.nodes} nodes", "lines": lines}],
+        }
+    )
+    return {"rows": rows, "figures": pictures, "notes": notes}
+
+
+def _said(case: str, measured: list[Measured]) -> list[str]:
+    """HyperTrick beside Successive Halving, in a sentence a rate."""
+    halving = next((one for one in measured if one.method.label == "sh"), None)
+    if halving is None:
+        return []
+    said = []
+    for one in measured:
+        if one.method.label.startswith("hypertrick"):
+            ratios = (one.mean(name) / halving.mean(name) for name in ("wall", "work"))
+            said.append("{}: {} takes {:.2f} times the wall time of sh and trains {:.2f} times as much".format(
+                case, one.method.label, *ratios
+            ))  # fmt: skip
+    return said
+
+
+@dataclass(frozen=True, kw_only=True)
+class CompletionConfig:
+    games: dict[str, int]
+    """phases of each game"""
+    eviction: float
+    """HyperTrick's rate"""
+    trials: Positive
+    """of a study; the slides do not say"""
+    nodes: Positive
+    """of a study; the slides do not say"""
+    sigma: NonNegativeFloat
+    """spread of the trials' speeds"""
+    hyperband_units: Positive
+    """R of the HyperBand beside it, with eta 3"""
+    seeds: Positive = 100
+    """simulated studies of each"""
+
+
+_METRICS: tuple[Metric, ...] = ("exchangeable", "constant", "slow")
+
+
+def completion(size: Mapping[str, Any], folder: Path, tell: Tell) -> dict[str, Any]:
+    """Alpha by the formulas, their bounds, and simulated for metrics that meet their assumption and for those that do not."""
+    told = build(CompletionConfig, size)
+    rows: list[dict[str, Any]] = []
+    simulated: dict[tuple[int, Metric], Any] = {}
+    lengths = list(dict.fromkeys(told.games.values()))
+    for at, (phases, metric) in enumerate([(phases, metric) for phases in lengths for metric in _METRICS]):
+        tell(at, len(lengths) * len(_METRICS), f"{phases} phases, {metric} metric")
+        simulated[phases, metric] = _alpha(told, phases, metric)
+    for game, phases in told.games.items():
+        known = bounds(trials=told.trials, phases=phases, eviction=told.eviction)
+        values: dict[str, Any] = {
+            "expected": [100 * known.expected],
+            "printed_floor": [100 * known.printed_floor],
+            "floor": [100 * known.floor],
+            "least": [100 * known.least],
+            **{metric: simulated[phases, metric] for metric in _METRICS},
+        }
+        rows.append({"keys": {"game": game}, "values": values})
+    band = HyperBand(units=told.hyperband_units, eta=3)
+    trials = draw_trials(band.trials, band.units, sigma=0.0)
+    alpha = 100 * simulate(band, trials, nodes=told.nodes).alpha
+    label = f"HyperBand R={band.units} eta=3"
+    rows.append({"keys": {"method": label}, "values": {"trials": [band.trials], "alpha": [alpha]}})
+    for phases in lengths:
+        name = f"HyperTrick Np={phases} r={told.eviction:g}"
+        found = {"trials": [told.trials], "alpha": simulated[phases, "constant"]}
+        rows.append({"keys": {"method": name}, "values": found})
+    notes = [
+        f"simulated: {told.trials} trials on {told.nodes} nodes, sigma {told.sigma:g}; least: the floor for exactly {told.trials} trials",
+        "the ceiling of alpha is 100 %: when every report is better than all before it, no trial is evicted",
+    ]
+    return {"rows": rows, "figures": [], "notes": notes}
+
+
+def _alpha(told: CompletionConfig, phases: int, metric: Metric) -> dict[str, Any]:
+    """Mean and interval of alpha in percent."""
+    found = []
+    for seed in range(told.seeds):
+        trials = draw_trials(told.trials, phases, sigma=told.sigma, metric=metric, seed=seed)
+        rule = HyperTrick(trials=told.trials, phases=phases, eviction=told.eviction)
+        found.append(100 * simulate(rule, trials, nodes=told.nodes).alpha)
+    return {"mean": float(np.mean(found)), "ci": list(interval(found) or ()) or None}
+
+
+RUNNERS: dict[str, Runner] = {"schedule": schedule, "completion": completion}
