@@ -27,7 +27,7 @@ $(STAMP): pyproject.toml constraints.txt
 		"Install one, or name it: make setup PYTHON=/path/to/python3.11" >&2; exit 2; }
 	@echo "setting up $(VENV) with $$($(PYTHON) --version): about a minute and 2 GB, most of it native environments"
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	@$(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt -e '.[native,mujoco,optimize,mpi,dev]'
+	@$(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt -e '.[native,mujoco,optimize,tune,mpi,dev]'
 	@touch $@
 	@echo "ready: $(BIN)/shoal"
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from shoal.optimize import learn_to_optimize as learn_to_optimize
 
 __version__ = "0.1.0"
-__all__ = ["Reply", "Run", "RunHandle", "__version__", "learn_to_optimize", "load", "optimize", "train"]
+__all__ = ["Reply", "Run", "RunHandle", "__version__", "learn_to_optimize", "load", "optimize", "train", "tuning"]
 
 
 def __getattr__(name: str) -> Any:
@@ -28,8 +28,8 @@ def __getattr__(name: str) -> Any:
         from shoal.optimize import learn_to_optimize
 
         return learn_to_optimize
-    if name == "optimize":
+    if name in ("optimize", "tuning"):
         import importlib
 
-        return importlib.import_module("shoal.optimize")
+        return importlib.import_module(f"shoal.{name}")
     raise AttributeError(f"module 'shoal' has no attribute {name!r}")

@@ -48,7 +48,9 @@ class Played:
 @pytest.mark.parametrize("name", SCHEDULERS)
 @given(st.integers(1, 20), st.integers(1, 6), st.integers(1, 8), st.randoms(use_true_random=False))
 @settings(max_examples=25)
-def test_every_scheduler_ends_and_trains_each_unit_once(name: str, trials: int, phases: int, workers: int, draw: random.Random) -> None:  # fmt: skip
+def test_every_scheduler_ends_and_trains_each_unit_once(
+    name: str, trials: int, phases: int, workers: int, draw: random.Random
+) -> None:
     played = Played(make_scheduler(name, Budget(trials, phases)), workers, draw)
     assert {task.trial for task in played.tasks} == set(range(trials))
     done = Counter[int]()
@@ -127,7 +129,9 @@ def test_hyperband_repeats_its_brackets_until_the_trials_are_spent() -> None:
     assert HyperBand(units=1, trials=3).brackets[0].rungs == (1,)
 
 
-def asha_oracle(log: list[tuple[int, int, float]], promoted: set[tuple[int, int]], rungs: tuple[int, ...], eta: int) -> tuple[int, int] | None:  # fmt: skip
+def asha_oracle(
+    log: list[tuple[int, int, float]], promoted: set[tuple[int, int]], rungs: tuple[int, ...], eta: int
+) -> tuple[int, int] | None:
     """get_job of the paper's Algorithm 2: (trial, rung) to promote, None to grow the bottom rung."""
     for rung in reversed(range(len(rungs) - 1)):
         here = {trial: value for trial, end, value in log if end == rungs[rung]}
@@ -238,5 +242,5 @@ def test_reports_off_the_rungs_are_refused() -> None:
         ASHA(trials=2, rungs=(1, 3)).report(0, 2, 0.0)
     with pytest.raises(BadInput, match=r"rungs are \(3, 1\): expected whole numbers that rise"):
         ASHA(trials=2, rungs=(3, 1))
-    with pytest.raises(BadInput, match="fraction is 0.6: expected a number above 0, at most 0.5"):
+    with pytest.raises(BadInput, match=r"fraction is 0.6: expected a number above 0, at most 0.5"):
         PBT(trials=2, units=2, fraction=0.6)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -65,7 +67,8 @@ def test_a_copy_has_the_values_of_its_source_and_loads_them() -> None:
     made = simulate(PBT(trials=5, units=2), trials, nodes=5, checkpoint=0.5)
     ends = {p.trial: p.value for p in made.pieces if p.end == 2}
     assert ends == {0: 0.0, 1: 1.0, 2: 2.0, 3: 3.0, 4: 4.0}  # trial 0 reported when it was alone, with nobody to copy
-    late = simulate(PBT(trials=5, units=2), known([2.0, 1.0, 1.0, 1.0, 1.0], [0.0, 1, 2, 3, 4], 2), nodes=5, checkpoint=0.5)  # fmt: skip
+    slow = known([2.0, 1.0, 1.0, 1.0, 1.0], [0.0, 1.0, 2.0, 3.0, 4.0], 2)
+    late = simulate(PBT(trials=5, units=2), slow, nodes=5, checkpoint=0.5)
     assert [(p.value, p.loading) for p in late.pieces if p.trial == 0] == [(0.0, 0.0), (4.0, 0.5)]
 
 
@@ -81,9 +84,9 @@ def test_nodes_do_one_thing_at_a_time(
     for who in ("node", "trial"):
         for one in {getattr(p, who) for p in made.pieces}:
             mine = sorted((p for p in made.pieces if getattr(p, who) == one), key=lambda p: p.start)
-            assert all(b.start >= a.stop - 1e-12 for a, b in zip(mine, mine[1:], strict=False))
+            assert all(b.start >= a.stop - 1e-12 for a, b in itertools.pairwise(mine))
             if who == "node":
-                assert all(b.start >= a.stop + a.saving - 1e-12 for a, b in zip(mine, mine[1:], strict=False))
+                assert all(b.start >= a.stop + a.saving - 1e-12 for a, b in itertools.pairwise(mine))
     for p in made.pieces:
         assert p.stop - p.start - p.loading == pytest.approx((p.end - p.begin) * drawn.times[p.trial])
     assert made.wall * nodes >= sum(p.stop - p.start for p in made.pieces) - 1e-9
@@ -94,7 +97,9 @@ def test_nodes_do_one_thing_at_a_time(
 
 def test_trials_are_as_their_metric_says() -> None:
     drawn = draw_trials(2000, 3, sigma=0.6, seed=1)
-    assert drawn.times.mean() == pytest.approx(1.0, abs=0.05) and np.log(drawn.times).std() == pytest.approx(0.6, abs=0.03)
+    assert drawn.times.mean() == pytest.approx(1.0, abs=0.05) and np.log(drawn.times).std() == pytest.approx(
+        0.6, abs=0.03
+    )
     assert (drawn.values == drawn.values[:, :1]).all()
     slow = draw_trials(50, 3, sigma=0.6, metric="slow")
     assert (np.diff(slow.times[np.argsort(slow.values[:, 0])]) >= 0).all()

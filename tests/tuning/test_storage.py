@@ -83,9 +83,9 @@ def test_the_lock_excludes_and_is_released_once(tmp_path: Path) -> None:
 
 
 def test_bad_paths_are_refused_in_one_line(tmp_path: Path) -> None:
-    with pytest.raises(BadInput, match="cannot open the journal '.*nowhere/journal': No such file or directory"):
+    with pytest.raises(BadInput, match=r"cannot open the journal '.*nowhere/journal': No such file or directory"):
         open_journal(tmp_path / "nowhere" / "journal")
-    with pytest.raises(BadInput, match="cannot open the journal .*Is a directory"):
+    with pytest.raises(BadInput, match=r"cannot open the journal .*Is a directory"):
         open_journal(tmp_path)
     (tmp_path / "text").write_text("one\ntwo\nthree\n")
     with pytest.raises(BadInput, match="text' is not a journal"):

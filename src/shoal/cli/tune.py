@@ -18,8 +18,8 @@ OPTIONS = (
 
 USAGE = """usage: shoal tune simulate [--nodes N] [--trials N] [--phases N] [--sigma S] [--methods A,B] [--out FOLDER] [--json]
 
-Schedulers on n nodes without training: wall time, units trained, completion rate alpha, context switches, idle time, time to the best
-score, and how often the trial that would have won is trained to the end. Every method meets the same trials.
+Schedulers on n nodes without training: wall time, units trained, completion rate alpha, context switches, idle time, time to the
+best score, and how often the trial that would have won is trained to the end. Every method meets the same trials.
 
   --nodes N          workers, each with one trial at a time (6)
   --trials N         configurations (16)
@@ -84,7 +84,8 @@ def _simulate(parsed: Words) -> int:
         "rows": rows,
         "figures": [gantt(measured, "gantt", "Which node trains which trial")],
         "notes": [
-            "wall time, time to best: in units of an average trial; alpha: units trained over those of all trials trained to the end",
+            "wall time, time to best: in units of an average trial",
+            "alpha: units trained over those of all trials trained to the end",
             "keeps the winner: how often the trial that would have won is trained to the end",
             "pbt: its schedule alone; what copies gain is not modelled",
         ],

@@ -1,10 +1,11 @@
 """Studies: which trials run, which are stopped, and what a schedule costs.
 
 Here live the schedulers, pure functions of their reports (`hypertrick`, `halving`, `hyperband`, `pbt`, on the protocol of
-`scheduler`), `spaces` (what may vary), `simulate` (schedules on any number of nodes, without training), `pruner` and `storage`
-(HyperTrick and the journal file for Optuna) and `experiments` (published tables again). May import: `studies` and everything below
-it; `optuna` in `pruner`, `storage` and `distributions`, so that the rest works without it. You may change: add a scheduler by its file and a
-line in `schedulers.SCHEDULERS`. Looking for the pictures? `observe.gantt`. For grids of trainings? `shoal compare`.
+`scheduler`), `spaces` (what may vary), `simulate` and `schedules` (schedules on any number of nodes, without training), `pruner`,
+`distributions` and `storage` (HyperTrick, spaces and the journal file for Optuna) and `experiments` (published tables again). May
+import: `studies` and everything below it; `optuna` in those three alone, so that the rest works without it. You may change: add a
+scheduler by its file and a line in `schedulers.SCHEDULERS`. Looking for the pictures? `observe.gantt`. For grids of trainings?
+`studies.grid`.
 """
 
 from __future__ import annotations

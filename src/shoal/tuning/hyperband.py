@@ -14,7 +14,10 @@ class Rung(NamedTuple):
 
 
 def brackets(units: int, eta: int = 3) -> list[list[Rung]]:
-    """The published brackets for R = `units`, s from s_max down to 0: n = ceil((s_max + 1) eta^s / (s + 1)) trials, then n // eta^i."""
+    """The published brackets for R = `units`, s from s_max down to 0.
+
+    A bracket starts with n = ceil((s_max + 1) eta^s / (s + 1)) trials; n // eta^i reach its rung i.
+    """
     rungs = geometric_rungs(units, eta)
     most = len(rungs) - 1
     made = []

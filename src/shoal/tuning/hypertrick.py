@@ -8,8 +8,8 @@ for N trials, phases p = 0..Np-1 and an eviction rate r. A decision depends on t
 else, so a log of reports in their order of arrival determines every decision (`replay`).
 
 Deviations, all where the paper is silent: equal values are ranked by a hash of (trial, phase), since on an all-tied metric
-`<` evicts no trial and `<=` evicts all; nothing is evicted after the last phase; NaN is evicted at once, in data collection too, and
-counts in the list; of several reports for one (trial, phase) the first counts. The slides print (1 - r^P) for (1 - r)^p.
+`<` evicts no trial and `<=` evicts all; nothing is evicted after the last phase; NaN is evicted at once, in data collection
+too, and counts in the list; of several reports for one (trial, phase) the first counts. The slides print (1 - r^P) for (1 - r)^p.
 """
 
 from __future__ import annotations
@@ -120,7 +120,9 @@ class Completion(NamedTuple):
     expected: float  # for exchangeable metrics; others do more
     printed_floor: float  # the paper's lower bound, which is never reached: every trial trains phase 0
     floor: float  # its correction, for many trials
-    least: float  # the correction for exactly this number of trials, reached when every report is worse than all before it
+    least: (
+        float  # the correction for exactly this number of trials, reached when every report is worse than all before it
+    )
 
 
 def completion(*, trials: int, phases: int, eviction: float) -> Completion:

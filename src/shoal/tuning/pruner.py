@@ -2,10 +2,10 @@
 
     study = optuna.create_study(direction="maximize", pruner=HyperTrickPruner(trials=100, phases=10, eviction=0.25))
 
-with `trial.report(value, phase)` for phases 0, 1, ... and `trial.should_prune()` after each. HyperTrick decides by order of arrival, which
-intermediate values do not have. So every report is added to a second study, the ledger, as one finished trial: its number is
-the place in a total order that all processes see alike. A pruner that counted what it happens to see would evict too many
-where several report at once.
+with `trial.report(value, phase)` for phases 0, 1, ... and `trial.should_prune()` after each. HyperTrick decides by order of
+arrival, which intermediate values do not have. So every report is added to a second study, the ledger, as one finished trial:
+its number is the place in a total order that all processes see alike. A pruner that counted what it happens to see would evict
+too many where several report at once.
 """
 
 from __future__ import annotations
@@ -49,9 +49,7 @@ class HyperTrickPruner(optuna.pruners.BasePruner):
         number = _identity(trial)
         check_phase(number, phase, self.phases)
         prefix = self._ledger(study).enter(Report(number, phase, trial.intermediate_values[phase]))
-        return decide(
-            _higher_is_better(study, prefix), trials=self.trials, phases=self.phases, eviction=self.eviction
-        )
+        return decide(_higher_is_better(study, prefix), trials=self.trials, phases=self.phases, eviction=self.eviction)
 
     def reports(self, study: Study) -> list[Report]:
         """The ledger of `study` in its order, values as they were reported."""
@@ -111,15 +109,17 @@ class _Ledger:
 
     def enter(self, report: Report) -> list[Report]:
         """The prefix of the order that ends with this trial's first report of this phase, which is added if it is missing."""
-        mine = report[:2]
-        if not any(entry[:2] == mine for entry in self._seen.values()):
-            if not any(entry[:2] == mine for entry in self.read()):
+        for attempt in ("look", "add"):
+            reports = self.read()
+            places = [at for at, entry in enumerate(reports) if entry[:2] == report[:2]]
+            if places:
+                return reports[: places[0] + 1]
+            if attempt == "look":
                 values = {report.phase: report.value}
-                entry = optuna.create_trial(value=0.0, user_attrs={_TRIAL: report.trial}, intermediate_values=values)
-                self._study.add_trial(entry)
-        reports = self.read()
-        end = next(at for at, entry in enumerate(reports) if entry[:2] == mine)
-        return reports[: end + 1]
+                self._study.add_trial(
+                    optuna.create_trial(value=0.0, user_attrs={_TRIAL: report.trial}, intermediate_values=values)
+                )
+        raise RunFailed(f"the ledger did not keep the report of trial {report.trial}, phase {report.phase}")
 
     def read(self) -> list[Report]:
         for entry in self._study.get_trials(deepcopy=False)[len(self._seen) :]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from typing import Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 from shoal.core.errors import BadInput
 
@@ -72,7 +72,7 @@ def floor(value: float) -> int:
     return math.floor(value + _ROUNDING)
 
 
-def at_least(name: str, value: int, least: int) -> int:
+def at_least(name: str, value: Any, least: int) -> int:
     """`value`, or `BadInput` with the rule."""
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
         raise BadInput(f"{name} is {value!r}: expected a whole number, at least {least}")

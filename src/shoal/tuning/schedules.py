@@ -54,7 +54,8 @@ class SimulateConfig:
     checkpoint: NonNegativeFloat = 0.0
     """time to save a checkpoint, and to load one"""
     metric: Metric = "constant"
-    """constant (ranks never change), exchangeable (a fresh draw each phase), slow (constant, good trials are slow), walk (curves cross)"""
+    """constant (ranks never change), exchangeable (a fresh draw each phase), slow (constant, and good trials are slow),
+    walk (curves cross)"""
     repeats: Positive = 100
     """simulated studies of each method"""
     seed: NonNegative = 0
@@ -159,7 +160,7 @@ def gantt(measured: Sequence[Measured], name: str, title: str) -> dict[str, Any]
             }
         )
     hint = (
-        "One simulated study a method, all on the same trials. A bar is a trial on a node, its number inside; a cross is an eviction, a dot "
-        "a complete training, a triangle a trial that is taken up again from its checkpoint."
+        "One simulated study a method, all on the same trials. A bar is a trial on a node, its number inside; a cross is an "
+        "eviction, a dot a complete training, a triangle a trial that is taken up again from its checkpoint."
     )
     return {"kind": "gantt", "name": name, "title": title, "hint": hint, "panels": panels}
