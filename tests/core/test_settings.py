@@ -59,6 +59,18 @@ def test_wrong_values_are_named_with_their_rule(values: dict[str, object], messa
     assert "\n" not in str(caught.value)
 
 
+@dataclass(frozen=True, kw_only=True)
+class Numbers:
+    rate: float = 1.0
+    rates: tuple[float, ...] = ()
+    name: str = ""
+
+
+def test_a_number_may_begin_with_its_point() -> None:
+    told = {"rate": ".6", "rates": ".25,-.5,+.5e-1", "name": ".6"}
+    assert build(Numbers, told) == Numbers(rate=0.6, rates=(0.25, -0.5, 0.05), name=".6")
+
+
 def test_replace_checks_too_and_keeps_the_rest() -> None:
     assert replace(Config(count=9), {"rate": "0.25"}) == Config(count=9, rate=0.25)
     with pytest.raises(BadInput):

@@ -7,6 +7,7 @@ import dataclasses
 import inspect
 import itertools
 import math
+import re
 import textwrap
 import typing
 from collections.abc import Mapping
@@ -18,6 +19,8 @@ import msgspec
 from shoal.core.errors import BadInput, nearest
 
 C = TypeVar("C")
+
+_BARE_POINT = re.compile(r"^([+-]?)(\.\d+(?:[eE][+-]?\d+)?)$")
 
 Positive = Annotated[int, msgspec.Meta(ge=1)]
 Several = Annotated[int, msgspec.Meta(ge=2)]
@@ -68,8 +71,13 @@ def _from_word(value: Any, kind: Any) -> Any:
         return None
     origins = {typing.get_origin(option) for option in (bare, *options)}
     if tuple in origins:
-        return [word for word in value.strip("()[] ").replace(" ", "").split(",") if word]
-    return value
+        return [_with_zero(word) for word in value.strip("()[] ").replace(" ", "").split(",") if word]
+    return value if bare is str else _with_zero(value)
+
+
+def _with_zero(word: str) -> str:
+    """`.5` as `0.5`: numbers are read by the rules of JSON, which want a digit before the point."""
+    return _BARE_POINT.sub(r"\g<1>0\2", word)
 
 
 def build(config: type[C], values: Mapping[str, Any], prefix: str = "") -> C:

@@ -54,7 +54,7 @@ class Scheduler(Protocol):
         ...
 
 
-Key = tuple[float, int]
+Key = tuple[bool, float, int]
 
 
 def tie(trial: int, unit: int) -> int:
@@ -63,8 +63,9 @@ def tie(trial: int, unit: int) -> int:
 
 
 def key(trial: int, unit: int, value: float) -> Key:
-    """Sorts reports from worst to best. NaN comes first; no two trials are equal."""
-    return (-math.inf if math.isnan(value) else value, tie(trial, unit))
+    """Sorts reports from worst to best. NaN comes first, before minus infinity; no two trials are equal."""
+    lost = math.isnan(value)
+    return (not lost, 0.0 if lost else value, tie(trial, unit))
 
 
 def floor(value: float) -> int:
