@@ -67,7 +67,7 @@ class Numbers:
 
 
 def test_a_number_may_begin_with_its_point() -> None:
-    told = {"rate": ".6", "rates": ".25,-.5,+.5e-1", "name": ".6"}
+    told = {"rate": ".6", "rates": ".25,-.5,.5e-1", "name": ".6"}
     assert build(Numbers, told) == Numbers(rate=0.6, rates=(0.25, -0.5, 0.05), name=".6")
 
 

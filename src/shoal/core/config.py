@@ -20,7 +20,7 @@ from shoal.core.errors import BadInput, nearest
 
 C = TypeVar("C")
 
-_BARE_POINT = re.compile(r"^([+-]?)(\.\d+(?:[eE][+-]?\d+)?)$")
+_BARE_POINT = re.compile(r"^(-?)(\.\d+(?:[eE][+-]?\d+)?)$")
 
 Positive = Annotated[int, msgspec.Meta(ge=1)]
 Several = Annotated[int, msgspec.Meta(ge=2)]

@@ -26,4 +26,11 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module 'shoal.tuning' has no attribute {name!r}")
     import importlib
 
-    return getattr(importlib.import_module(_HOMES[name]), name)
+    from shoal.core.errors import BadInput
+
+    try:
+        return getattr(importlib.import_module(_HOMES[name]), name)
+    except ModuleNotFoundError as error:
+        if error.name != "optuna":
+            raise
+        raise BadInput(f"shoal.tuning.{name} needs Optuna: pip install 'shoal[tune]'") from None
