@@ -106,26 +106,35 @@ class _Ledger:
         finally:
             optuna.logging.set_verbosity(verbosity)
         self._seen: dict[int, Report] = {}  # by place in the order
+        self._phases: dict[int, dict[int, Report]] = {}  # the same, phase by phase
+        self._places: dict[tuple[int, int], int] = {}  # {(trial, phase): the first}
 
     def enter(self, report: Report) -> list[Report]:
-        """The prefix of the order that ends with this trial's first report of this phase, which is added if it is missing."""
-        for attempt in ("look", "add"):
-            reports = self.read()
-            places = [at for at, entry in enumerate(reports) if entry[:2] == report[:2]]
-            if places:
-                return reports[: places[0] + 1]
-            if attempt == "look":
-                values = {report.phase: report.value}
-                self._study.add_trial(
-                    optuna.create_trial(value=0.0, user_attrs={_TRIAL: report.trial}, intermediate_values=values)
-                )
-        raise RunFailed(f"the ledger did not keep the report of trial {report.trial}, phase {report.phase}")
+        """What came in this phase up to this trial's first report, which is added if it is missing."""
+        mine = (report.trial, report.phase)
+        if mine not in self._places:
+            self._catch_up()
+        if mine not in self._places:
+            values = {report.phase: report.value}
+            self._study.add_trial(
+                optuna.create_trial(value=0.0, user_attrs={_TRIAL: report.trial}, intermediate_values=values)
+            )
+            self._catch_up()
+        end = self._places[mine]
+        return [entry for at, entry in list(self._phases[report.phase].items()) if at <= end]
 
     def read(self) -> list[Report]:
+        self._catch_up()
+        return list(self._seen.values())
+
+    def _catch_up(self) -> None:
+        # Threads may do this at once: each sets the same entries in the same order.
         for entry in self._study.get_trials(deepcopy=False)[len(self._seen) :]:
             [(phase, value)] = entry.intermediate_values.items()
-            self._seen[entry.number] = Report(entry.user_attrs[_TRIAL], phase, value)
-        return [self._seen[at] for at in range(len(self._seen))]
+            report = Report(entry.user_attrs[_TRIAL], phase, value)
+            self._phases.setdefault(phase, {})[entry.number] = report
+            self._places.setdefault((report.trial, phase), entry.number)
+            self._seen[entry.number] = report
 
 
 def _higher_is_better(study: Study, reports: list[Report]) -> list[Report]:
