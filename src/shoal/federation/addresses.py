@@ -42,7 +42,9 @@ def is_loopback(host: str) -> bool:
 def check_bind(host: str, *, tls: bool, token: bool) -> None:
     """Raise `BadInput` for a listener that others could reach without TLS and a token."""
     if not is_loopback(host) and not (tls and token):
-        missing = " and ".join(name for name, there in (("TLS (--cert and --key)", tls), ("a token", token)) if not there)
+        missing = " and ".join(
+            name for name, there in (("TLS (--cert and --key)", tls), ("a token", token)) if not there
+        )
         raise BadInput(f"listening on {host} needs {missing}; without, only loopback (127.0.0.1) is allowed")
 
 
@@ -56,7 +58,9 @@ def check_url(url: str) -> str:
     if parts.scheme not in ("ws", "wss") or not parts.hostname or port is None:
         raise BadInput(f"address {url!r}; expected ws://HOST:PORT or wss://HOST:PORT")
     if parts.username or parts.password or parts.query or parts.fragment:
-        raise BadInput(f"address {parts.scheme}://{parts.hostname}:{port} carries more than host and port; a token goes into --token-file")
+        raise BadInput(
+            f"address {parts.scheme}://{parts.hostname}:{port} carries more than host and port; a token goes into --token-file"
+        )
     if parts.scheme == "ws" and not is_loopback(parts.hostname):
         raise BadInput(f"address {url!r} is not on this machine and not encrypted; use wss://")
     return url
