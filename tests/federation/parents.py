@@ -37,7 +37,12 @@ def make_hub(
     tokens = Tokens()
     tokens.admit(TOKEN)
     federation = Federation(
-        run="run-1", architecture=ARCHITECTURE, rule=RULES[rule](**settings), rule_name=rule, settings={"env": "Toy"}, by_steps=by_steps
+        run="run-1",
+        architecture=ARCHITECTURE,
+        rule=RULES[rule](**settings),
+        rule_name=rule,
+        settings={"env": "Toy"},
+        by_steps=by_steps,
     )
     weights = np.linspace(-1, 1, size, dtype=np.float32)
     return Hub(federation, start or state.start(weights, normaliser=normaliser), Guard(limits or Limits(), tokens))

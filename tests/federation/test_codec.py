@@ -24,7 +24,10 @@ def slow_int8(vector: np.ndarray) -> np.ndarray:
     for begin in range(0, len(vector), 256):
         block = [float(x) for x in vector[begin : begin + 256]]
         scale = np.float32(max(abs(x) for x in block)) / np.float32(127)
-        out += [np.float32(scale) * np.float32(np.clip(np.rint(np.float32(x) / scale), -127, 127)) if scale else 0.0 for x in block]
+        out += [
+            np.float32(scale) * np.float32(np.clip(np.rint(np.float32(x) / scale), -127, 127)) if scale else 0.0
+            for x in block
+        ]
     return np.array(out, np.float32)
 
 
@@ -130,7 +133,12 @@ def test_a_zstd_frame_that_holds_something_else_is_refused() -> None:
 
     bomb = zstandard.ZstdCompressor().compress(bytes(10_000_000))
     part = Part(name="weights", encoding="float32", size=1000, bytes=len(bomb), zstd=True)
-    for buffer in (bomb, bomb[:-3], b"not zstd", zstandard.ZstdCompressor(write_content_size=False).compress(bytes(4000))):
+    for buffer in (
+        bomb,
+        bomb[:-3],
+        b"not zstd",
+        zstandard.ZstdCompressor(write_content_size=False).compress(bytes(4000)),
+    ):
         with pytest.raises(Violation):
             unpack(part, buffer)
 

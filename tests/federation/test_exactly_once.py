@@ -14,7 +14,6 @@ from parents import Wire, make_courier, make_hub, to_bytes
 from shoal.federation import state, wire
 from shoal.federation.courier import Update
 from shoal.federation.normaliser import Counts
-
 from shoal.federation.rules.rule import Memory, Step
 
 NAMES = ("ann", "bob", "cid")

@@ -43,7 +43,11 @@ def hostile_message(rng: random.Random) -> list[bytes]:
         return [good[:at] + bytes([rng.randrange(256)]) + good[at + 1 :]]
     if kind == 5:
         huge = wire.Push(
-            child="mallory", sequence=1, base=0, architecture=ARCHITECTURE, parts=(Part(name="weights", encoding="float32", size=2**45, bytes=2**47),)
+            child="mallory",
+            sequence=1,
+            base=0,
+            architecture=ARCHITECTURE,
+            parts=(Part(name="weights", encoding="float32", size=2**45, bytes=2**47),),
         )
         return [to_bytes(huge)]
     if kind == 6:

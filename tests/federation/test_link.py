@@ -141,9 +141,13 @@ def test_a_newer_process_of_the_same_name_takes_over() -> None:
             new.give(update(1.0))
             got = new.take(None)
             assert got is not None and got.applied
-            until(lambda: hub.open <= 2)
-        old.close()
-    assert hub.state.pushes == 1
+            old.give(update(2.0))
+            with pytest.raises(Refusal, match="superseded"):
+                old.take(None)
+            new.give(update(3.0))
+            got = new.take(None)
+            assert got is not None and got.applied, "the older one did not return"
+    assert hub.state.pushes == 2
 
 
 def test_a_child_that_listens() -> None:

@@ -21,7 +21,9 @@ def node(*words: str) -> subprocess.CompletedProcess[str]:
         if os.environ.get("CI"):
             pytest.fail("node is not installed")
         pytest.skip("node is not installed")
-    version = int(subprocess.run([found, "--version"], text=True, capture_output=True, check=True).stdout[1:].split(".")[0])
+    version = int(
+        subprocess.run([found, "--version"], text=True, capture_output=True, check=True).stdout[1:].split(".")[0]
+    )
     flags = ["--experimental-websocket", "--no-warnings"] if version < 22 else ["--no-warnings"]
     return subprocess.run([found, *flags, str(SCRIPT), *words], text=True, capture_output=True, timeout=120)
 

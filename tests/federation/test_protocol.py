@@ -14,7 +14,16 @@ from shoal.federation.wire import Part, Violation
 SIZES = part_sizes(4, 2, ("nu",))
 HELLO = wire.Hello(child="one", token=TOKEN)
 WELCOME = wire.Welcome(
-    run="r", architecture="a", version=3, sequence=0, size=4, rule="fedavg", takes="weights", beta=1.0, adopts="newer", normaliser=2
+    run="r",
+    architecture="a",
+    version=3,
+    sequence=0,
+    size=4,
+    rule="fedavg",
+    takes="weights",
+    beta=1.0,
+    adopts="newer",
+    normaliser=2,
 )
 
 

@@ -86,7 +86,12 @@ def test_a_checkpoint_brings_everything_back(rule: str) -> None:
     now = state.joined(started(normaliser=1, moments={"nu": np.ones(4)}, squares=frozenset({"nu"})), "two")
     seen = Counts(1.0, np.zeros(1), np.zeros(1))
     for sequence, child in enumerate(["one", "two", "one", "one"], start=1):
-        now, _ = state.apply(now, made, push(sequence, 0.1 * sequence, child=child, normaliser=seen, moments={"nu": np.full(4, 2.0, np.float32)}), 0.0)
+        now, _ = state.apply(
+            now,
+            made,
+            push(sequence, 0.1 * sequence, child=child, normaliser=seen, moments={"nu": np.full(4, 2.0, np.float32)}),
+            0.0,
+        )
     assert now.memory.pending
     back = restarted(now)
     assert back.weights.tobytes() == now.weights.tobytes()

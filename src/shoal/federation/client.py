@@ -128,7 +128,13 @@ class Client:
         except Violation as violation:
             await self._connection.close(sockets.POLICY, violation.reason)
             raise Lost(f"the parent sent what it must not: {violation}") from None
-        except (ConnectionClosed, ConnectionError) as error:
+        except ConnectionClosed as error:
+            if error.rcvd is not None and error.rcvd.reason == "superseded":
+                raise Refusal(
+                    wire.Refused(reason="superseded", message="a newer connection of this child took its place")
+                ) from None
+            raise Lost(f"the connection failed: {error}") from None
+        except ConnectionError as error:
             raise Lost(f"the connection failed: {error}") from None
         if isinstance(message.header, wire.Refused):
             raise Refusal(message.header)

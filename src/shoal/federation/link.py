@@ -30,7 +30,7 @@ from shoal.federation.courier import Courier, Exchanged, Update
 from shoal.federation.timeouts import AdaptiveTimeout, backoff
 
 # The parent will not think better of these: dialling again is of no use.
-FINAL = frozenset({"token", "quarantined", "architecture", "run", "name", "protocol", "superseded", "ended"})
+FINAL = frozenset({"token", "quarantined", "architecture", "run", "name", "protocol", "superseded"})
 
 
 class Link:

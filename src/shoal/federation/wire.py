@@ -37,7 +37,7 @@ Takes = Literal["weights", "delta"]
 Adopts = Literal["always", "newer"]
 Reason = Literal[
     "malformed", "protocol", "order", "too-large", "slow", "full", "token", "quarantined", "architecture", "run", "name",
-    "superseded", "shape", "encoding", "reference", "base", "non-finite", "magnitude", "replayed", "rate", "ended",
+    "superseded", "shape", "encoding", "reference", "base", "non-finite", "magnitude", "replayed", "rate",
 ]  # fmt: skip
 
 

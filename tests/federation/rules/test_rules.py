@@ -55,7 +55,9 @@ def test_fedavg() -> None:
 
 def test_staleness() -> None:
     p, d = vectors(2)
-    close(staleness(p, d, 3, 0.6, 0.5), [float(x) + 0.6 * (1 + 3) ** -0.5 * float(y) for x, y in zip(p, d, strict=True)])
+    close(
+        staleness(p, d, 3, 0.6, 0.5), [float(x) + 0.6 * (1 + 3) ** -0.5 * float(y) for x, y in zip(p, d, strict=True)]
+    )
 
 
 def test_fedbuff() -> None:
@@ -84,13 +86,16 @@ def test_clipped_mean() -> None:
     far = [sum((float(a) - float(b)) ** 2 for a, b in zip(c, p, strict=True)) ** 0.5 for c in cs]
     bound = 1.5 * statistics.median(far)
     wanted = [
-        float(p[j]) + sum((float(c[j]) - float(p[j])) * min(1.0, bound / f) for c, f in zip(cs, far, strict=True)) / len(cs)
+        float(p[j])
+        + sum((float(c[j]) - float(p[j])) * min(1.0, bound / f) for c, f in zip(cs, far, strict=True)) / len(cs)
         for j in range(50)
     ]
     close(clipped_mean(p, cs, 1.5), wanted)
 
 
-@pytest.mark.parametrize(("count", "trim", "cut"), [(3, 0.25, 1), (8, 0.25, 2), (9, 0.0, 1), (5, 0.49, 2), (4, 0.45, 1)])
+@pytest.mark.parametrize(
+    ("count", "trim", "cut"), [(3, 0.25, 1), (8, 0.25, 2), (9, 0.0, 1), (5, 0.49, 2), (4, 0.45, 1)]
+)
 def test_trimmed_mean(count: int, trim: float, cut: int) -> None:
     cs = vectors(count)
     wanted = []
@@ -118,7 +123,9 @@ def test_long_vectors_are_averaged_like_short_ones() -> None:
 # What every rule must do
 
 
-def received(rule: Any, parent: np.ndarray, contributions: Sequence[Contribution], present: int) -> tuple[np.ndarray, Memory]:
+def received(
+    rule: Any, parent: np.ndarray, contributions: Sequence[Contribution], present: int
+) -> tuple[np.ndarray, Memory]:
     memory, now = Memory(), 0.0
     for one in contributions:
         now += 1.0
@@ -167,7 +174,9 @@ def test_rules_describe_themselves(name: str) -> None:
 def test_one_untrusted_child_of_five_cannot_move_the_parent_far(name: str) -> None:
     honest = [np.full(10, 1.0 + 0.01 * i, np.float32) for i in range(4)]
     hostile = np.full(10, 1e6, np.float32)
-    contributions = [Contribution(f"c{i}", v, share=1e9 if v is hostile else 1.0) for i, v in enumerate([*honest, hostile])]
+    contributions = [
+        Contribution(f"c{i}", v, share=1e9 if v is hostile else 1.0) for i, v in enumerate([*honest, hostile])
+    ]
     after, _ = received(RULES[name](), np.ones(10, np.float32), contributions, 5)
     assert np.all(np.abs(after - 1.0) < 0.2)
 
