@@ -13,6 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from shoal.core.errors import BadInput
+from shoal.federation.rules.rule import columns
 from shoal.federation.wire import Reason, Violation
 
 ANY = "*"  # a token with this name admits a child of any name
@@ -141,7 +142,8 @@ def scale_of(vector: np.ndarray) -> Scale:
     """Raises `Violation` unless every value is finite."""
     if not len(vector):
         return Scale(0.0, 0.0)
-    largest = float(max(vector.max(), -vector.min()))  # a NaN wins both
+    peaks = [max(part.max(), -part.min()) for part in map(vector.__getitem__, columns(len(vector)))]
+    largest = float(np.max(peaks))  # a NaN wins
     if not math.isfinite(largest):
         bad = int(np.count_nonzero(~np.isfinite(vector)))
         raise Violation("non-finite", f"{bad} of {len(vector)} values are not finite", fatal=False)
@@ -149,7 +151,8 @@ def scale_of(vector: np.ndarray) -> Scale:
         return Scale(0.0, 0.0)
     # Scaled first, so that squares neither overflow nor vanish.
     unit = vector / np.float32(largest) if not 1e-15 < largest < 1e15 else vector
-    rms = math.sqrt(float(np.dot(unit, unit)) / len(vector)) * (1.0 if unit is vector else largest)
+    squares = sum(float(np.dot(unit[part], unit[part])) for part in columns(len(unit)))
+    rms = math.sqrt(squares / len(vector)) * (1.0 if unit is vector else largest)
     return Scale(rms, largest)
 
 

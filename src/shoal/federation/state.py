@@ -7,6 +7,7 @@ the weights and never goes back, also after a restart from an older checkpoint: 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -15,7 +16,7 @@ import numpy as np
 
 from shoal.core.errors import BadInput
 from shoal.federation.normaliser import Counts, empty, from_vector, merge, mix_moments, to_vector
-from shoal.federation.rules.rule import Contribution, Memory, Rule, Step
+from shoal.federation.rules.rule import Contribution, Memory, Rule, Step, columns
 from shoal.federation.wire import Violation
 
 RESERVED = 1 << 20  # versions that a checkpoint covers beyond its own
@@ -126,7 +127,6 @@ def apply(state: State, rule: Rule, push: Arrival, now: float, *, by_steps: bool
         return state, False
     tau = age(state, push.base)
     child = state.children.get(push.child, Child())
-    reference = push.vector - state.weights if rule.takes == "weights" else push.vector
     child = child._replace(
         sequence=push.sequence,
         pushes=child.pushes + 1,
@@ -134,7 +134,7 @@ def apply(state: State, rule: Rule, push: Arrival, now: float, *, by_steps: bool
         episodes=child.episodes + push.episodes,
         last_steps=push.steps,
         staleness=tau,
-        distance=float(np.sqrt(np.dot(reference, reference))),
+        distance=_distance(push.vector, state.weights if rule.takes == "weights" else None),
     )
     state = _with_child(state, push.child, child)
     share = _share(state, push.steps) if by_steps else 1.0
@@ -151,6 +151,14 @@ def apply(state: State, rule: Rule, push: Arrival, now: float, *, by_steps: bool
 def tick(state: State, rule: Rule, now: float) -> State:
     """Time passed: a round may end."""
     return _stepped(state, rule.tick(state.weights, state.memory, state.present, now))
+
+
+def _distance(vector: np.ndarray, start: np.ndarray | None) -> float:
+    squares = 0.0
+    for part in columns(len(vector)):
+        step = vector[part] if start is None else vector[part] - start[part]
+        squares += float(np.dot(step, step))
+    return math.sqrt(squares)
 
 
 def _share(state: State, steps: int) -> float:

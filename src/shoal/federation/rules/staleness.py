@@ -8,7 +8,7 @@ from typing import ClassVar
 import numpy as np
 
 from shoal.core.errors import BadInput
-from shoal.federation.rules.rule import Contribution, Memory, Step, check_unit
+from shoal.federation.rules.rule import Contribution, Memory, Step, check_unit, plus
 from shoal.federation.wire import Adopts, Takes
 
 
@@ -33,7 +33,7 @@ def staleness(parent: np.ndarray, change: np.ndarray, tau: int, alpha: float, po
     Returns:
         P after it.
     """
-    return np.asarray(parent + np.float32(alpha * discount(tau, power)) * change, np.float32)
+    return plus(parent, change, alpha * discount(tau, power))
 
 
 @dataclass(frozen=True, kw_only=True)
