@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import random
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from parents import Wire, make_courier, make_hub, to_bytes
 
 from shoal.federation import state, wire
@@ -51,8 +53,13 @@ class Federations(RuleBasedStateMachine):
         self.wires: dict[str, Wire] = {}
         self.applied: set[int] = set()  # coordinates that must count once now
         self.marks: dict[str, int] = {}  # the coordinate of each child's open push
-        self.next = 0
-        self.version = 0
+        self.next = self.version = 0
+        self.duplicates = self.losses = 0
+
+    @initialize()
+    def all_join(self) -> None:
+        for name in NAMES:
+            self.join(name)
 
     # What children do
 
@@ -74,11 +81,11 @@ class Federations(RuleBasedStateMachine):
         elif self.couriers[name].open:
             assert self.marks[name] not in self.applied
 
-    @rule(name=st.sampled_from(NAMES), lost=st.sampled_from(["nothing", "request", "answer"]))
-    def push(self, name: str, lost: str) -> None:
-        made, courier = self.wires.get(name), self.couriers[name]
-        if made is None or self.next >= 400:
-            return
+    @precondition(lambda self: self.wires and self.next < 400)
+    @rule(which=st.integers(0, 2), lost=st.sampled_from(["nothing", "request", "answer"]))
+    def push(self, which: int, lost: str) -> None:
+        name = sorted(self.wires)[which % len(self.wires)]
+        made, courier = self.wires[name], self.couriers[name]
         if courier.open:
             header, buffers = courier.repeat()
         else:
@@ -94,6 +101,7 @@ class Federations(RuleBasedStateMachine):
         self.applied.add(self.marks[name])
         answer = made.request(header, buffers, lose=lost == "answer")
         if answer is None:
+            self.losses += 1
             self.drop(name)
             return
         got = courier.answered(answer)
@@ -101,13 +109,15 @@ class Federations(RuleBasedStateMachine):
         self.see(got.version)
         del self.marks[name]
 
-    @rule(name=st.sampled_from(NAMES))
-    def duplicate(self, name: str) -> None:
+    @precondition(lambda self: self.wires)
+    @rule(which=st.integers(0, 2))
+    def duplicate(self, which: int) -> None:
         """A network that delivers the last push twice: the copy changes nothing."""
-        made = self.wires.get(name)
-        known = self.hub.state.children.get(name)
-        if made is None or known is None or not known.sequence or self.couriers[name].open:
+        name = sorted(self.wires)[which % len(self.wires)]
+        made, known = self.wires[name], self.hub.state.children[name]
+        if not known.sequence:
             return
+        self.duplicates += 1
         before = self.hub.state.weights.tobytes()
         part = wire.Part(name="weights", encoding="float32", size=400, bytes=1600)
         again = wire.Push(
@@ -117,10 +127,10 @@ class Federations(RuleBasedStateMachine):
         assert answer is not None and answer.header.applied is False
         assert self.hub.state.weights.tobytes() == before
 
-    @rule(name=st.sampled_from(NAMES))
-    def leave(self, name: str) -> None:
-        if name in self.wires:
-            self.drop(name)
+    @precondition(lambda self: self.wires)
+    @rule(which=st.integers(0, 2))
+    def leave(self, which: int) -> None:
+        self.drop(sorted(self.wires)[which % len(self.wires)])
 
     @rule(name=st.sampled_from(NAMES))
     def kill_child(self, name: str) -> None:
@@ -196,6 +206,10 @@ class MirroredFederations(RuleBasedStateMachine):
         self.sent = self.hub.state.weights
         self.applied = self.hub.state.weights
 
+    @initialize()
+    def first_join(self) -> None:
+        self.join()
+
     @rule()
     def join(self) -> None:
         made = Wire(self.hub, self.courier)
@@ -204,10 +218,10 @@ class MirroredFederations(RuleBasedStateMachine):
             self.wire.close()
         self.wire = made
 
+    @precondition(lambda self: self.wire is not None)
     @rule(lost=st.sampled_from(["nothing", "request", "answer"]), scale=st.sampled_from([1e-3, 1.0]))
     def push(self, lost: str, scale: float) -> None:
-        if self.wire is None:
-            return
+        assert self.wire is not None
         if self.courier.open:
             header, buffers = self.courier.repeat()
         else:
@@ -234,22 +248,23 @@ class MirroredFederations(RuleBasedStateMachine):
         assert got.weights is not None
         np.testing.assert_allclose(got.weights, self.hub.state.weights, atol=0.05)
 
+    @precondition(lambda self: self.wire is not None)
     @rule()
     def pull(self) -> None:
-        if self.wire is None:
-            return
+        assert self.wire is not None
         answer = self.wire.request(self.courier.pull())
         assert answer is not None
         got = self.courier.answered(answer)
         assert got.weights is not None
         np.testing.assert_allclose(got.weights, self.hub.state.weights, atol=0.05)
 
+    @precondition(lambda self: self.wire is not None)
     @rule()
     def lose_a_pull(self) -> None:
-        if self.wire is not None:
-            self.wire.request(self.courier.pull(), lose=True)
-            self.wire.close()
-            self.wire = None
+        assert self.wire is not None
+        self.wire.request(self.courier.pull(), lose=True)
+        self.wire.close()
+        self.wire = None
 
     @rule()
     def parent_forgets(self) -> None:
@@ -275,6 +290,60 @@ TestCoarseFederations = CoarseFederations.TestCase
 TestCoarseFederations.settings = RUNS
 TestMirroredFederations = MirroredFederations.TestCase
 TestMirroredFederations.settings = RUNS
+
+
+LOST = ("nothing", "nothing", "request", "answer")
+
+
+@pytest.mark.parametrize("machine", [Federations, CoarseFederations])
+def test_long_random_lives(machine: type[Federations]) -> None:
+    """Deeper than the examples above reach, and sure to have met what matters."""
+    duplicates = losses = 0
+    for seed in range(8):
+        rng, life = random.Random(seed), machine()
+        life.all_join()
+        for _ in range(250):
+            chance, which = rng.random(), rng.randrange(3)
+            if chance < 0.55 and life.wires and life.next < 400:
+                life.push(which, rng.choice(LOST))
+            elif chance < 0.65 and life.wires:
+                life.duplicate(which)
+            elif chance < 0.67 and life.wires:
+                life.leave(which)
+            elif chance < 0.70:
+                life.kill_child(NAMES[which])
+            elif chance < 0.74:
+                life.checkpoint()
+            elif chance < 0.76:
+                life.kill_parent(rng.random() < 0.5)
+            else:
+                life.join(NAMES[which])
+            life.every_push_counts_once()
+            life.the_version_never_goes_back()
+            life.connections_are_counted()
+        duplicates, losses = duplicates + life.duplicates, losses + life.losses
+    assert duplicates > 50 and losses > 50
+
+
+def test_long_random_lives_of_copies() -> None:
+    for seed in range(8):
+        rng, life = random.Random(seed), MirroredFederations()
+        life.join()
+        for _ in range(200):
+            chance = rng.random()
+            if chance < 0.6 and life.wire is not None:
+                life.push(rng.choice(LOST), rng.choice([1e-3, 1.0]))
+            elif chance < 0.7 and life.wire is not None:
+                life.pull()
+            elif chance < 0.75 and life.wire is not None:
+                life.lose_a_pull()
+            elif chance < 0.78:
+                life.parent_forgets()
+            elif chance < 0.8:
+                life.child_forgets()
+            else:
+                life.join()
+            life.the_parent_holds_what_was_pushed()
 
 
 def test_a_replayed_push_of_long_ago_is_refused_and_counted() -> None:

@@ -33,6 +33,20 @@ def test_a_revoked_token_admits_nobody() -> None:
     tokens.check(again, "pi")
 
 
+def test_tokens_survive_a_file_without_their_secrets() -> None:
+    tokens = Tokens()
+    pi, laptop = tokens.issue("pi"), tokens.issue("laptop")
+    tokens.revoke("laptop")
+    text = tokens.to_json()
+    assert pi.encode() not in text
+    back = Tokens.from_json(text)
+    back.check(pi, "pi")
+    with pytest.raises(Violation):
+        back.check(laptop, "laptop")
+    with pytest.raises(BadInput, match="not a file of tokens"):
+        Tokens.from_json(b"[1]")
+
+
 def test_secrets_are_not_kept() -> None:
     tokens = Tokens()
     secret = tokens.issue()

@@ -171,6 +171,14 @@ def test_too_many_connections_are_refused() -> None:
     connected(hub, "c9")
 
 
+def test_the_number_of_names_is_limited() -> None:
+    hub = make_hub(limits=Limits(children=2))
+    for name in ("a", "b"):
+        connected(hub, name).close()
+    assert Wire(hub, make_courier("c")).join().header.reason == "full"
+    assert isinstance(Wire(hub, make_courier("a")).join().header, wire.Welcome)
+
+
 def test_too_many_pushes_are_put_off() -> None:
     hub = make_hub(limits=Limits(pushes_per_second=1.0))
     made = connected(hub)

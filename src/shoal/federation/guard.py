@@ -10,6 +10,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import NamedTuple
 
+import msgspec
 import numpy as np
 
 from shoal.core.errors import BadInput
@@ -40,6 +41,8 @@ class Limits:
 
     connections: int = 2048
     """Open connections."""
+    children: int = 10_000
+    """Names of children that are remembered."""
     greeting: int = 1024
     """Open connections that have not said hello yet."""
     hello_seconds: float = 10.0
@@ -60,7 +63,7 @@ class Limits:
     """Refusals after which a child is quarantined."""
 
     def __post_init__(self) -> None:
-        for name in ("connections", "greeting", "fragment_bytes", "strikes"):
+        for name in ("connections", "children", "greeting", "fragment_bytes", "strikes"):
             if getattr(self, name) < 1:
                 raise BadInput(f"{name} is {getattr(self, name)}; it must be at least 1")
         for name in ("hello_seconds", "stall_seconds", "pushes_per_second", "bytes_per_second", "ratio", "samples"):
@@ -81,6 +84,18 @@ class Tokens:
 
     def __init__(self, tokens: tuple[Token, ...] = ()) -> None:
         self.tokens = tokens
+
+    @classmethod
+    def from_json(cls, text: bytes) -> Tokens:
+        """The tokens of `to_json`."""
+        try:
+            return cls(tuple(msgspec.json.decode(text, type=list[Token])))
+        except msgspec.DecodeError as error:
+            raise BadInput(f"not a file of tokens: {error}") from None
+
+    def to_json(self) -> bytes:
+        """For a file; holds no secret."""
+        return msgspec.json.encode(self.tokens)
 
     def issue(self, child: str = ANY) -> str:
         """A new secret of 256 bits for this child, or for any."""

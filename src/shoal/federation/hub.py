@@ -320,6 +320,9 @@ class Session:
             raise Violation(
                 "architecture", f"architecture {hello.architecture!r}; this run has {federation.architecture!r}"
             )
+        known = hub.state.children
+        if not hello.watches and hello.child not in known and len(known) >= hub.guard.limits.children:
+            raise Violation("full", f"{len(known)} children are known; no other can join")
         if hello.encoding == "float64":
             raise Violation("encoding", "weights travel as float32, float16 or int8")
         hub.greeting -= 1
