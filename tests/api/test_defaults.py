@@ -48,4 +48,6 @@ def test_workers_that_learn_from_replays_are_processes(algo: str, topology: str,
     """Their many short calls would wait for each other in one interpreter."""
     plan = resolve("CartPole-v1", {"algo": algo, "topology": topology, "actors": actors})
     assert plan.settings.runtime == runtime
-    assert resolve("CartPole-v1", {"algo": algo, "topology": topology, "runtime": "inline"}).settings.runtime == "inline"
+    assert (
+        resolve("CartPole-v1", {"algo": algo, "topology": topology, "runtime": "inline"}).settings.runtime == "inline"
+    )

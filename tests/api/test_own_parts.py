@@ -132,7 +132,10 @@ def test_an_own_net(module: None, tmp_path: Path) -> None:
 def test_what_is_missing_is_said(module: None, tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="net 'own_parts:NoConfig' has no Config"):
         train(tmp_path / "run", net="own_parts:NoConfig")
-    told = "'own_parts:Undeclared' does not declare net_name, usual_topology, topologies, replays: shoal.core.algorithm.Algorithm says"
+    told = (
+        "'own_parts:Undeclared' does not declare net_name, usual_topology, topologies, replays:"
+        " shoal.core.algorithm.Algorithm says"
+    )
     with pytest.raises(BadInput, match=told):
         train(tmp_path / "run", algo="own_parts:Undeclared")
     with pytest.raises(BadInput, match="cannot import algorithm 'own_parts:Nothing'"):

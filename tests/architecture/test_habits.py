@@ -26,6 +26,7 @@ REGISTRIES = {
     "shoal.runtimes": "RUNTIMES",
     "shoal.run.sinks": "SINKS",
     "shoal.tuned": "TUNED",
+    "shoal.federation.rules": "RULES",
 }
 
 

@@ -1,0 +1,200 @@
+"""What an exchange costs: beside a raw echo of the same bytes, with other encodings, and with 1,000 light clients.
+
+    python benchmarks/federation.py exchange --size 10000
+    python benchmarks/federation.py exchange --size 10000000 --repeats 7 --encodings float32
+    python benchmarks/federation.py crowd --children 1000
+
+Parent and children are separate processes. Echo and exchange take turns, so that what else the machine does hits both.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import json
+import multiprocessing
+import resource
+import time
+from multiprocessing.connection import Connection
+from typing import Any
+
+import numpy as np
+from websockets.asyncio.client import connect
+from websockets.asyncio.server import ServerConnection, serve
+from websockets.exceptions import ConnectionClosed
+
+from shoal.federation import sockets, state
+from shoal.federation.addresses import Address
+from shoal.federation.client import Client, join
+from shoal.federation.courier import Courier, Update
+from shoal.federation.guard import Guard, Limits, Tokens
+from shoal.federation.hub import Federation, Hub
+from shoal.federation.rules import RULES
+from shoal.federation.server import Server
+
+TOKEN = "a token of the benchmarks"
+
+
+def make_hub(size: int) -> Hub:
+    tokens = Tokens()
+    tokens.admit(TOKEN)
+    federation = Federation(run="bench", architecture="a", rule=RULES["alpha_beta"](), rule_name="alpha_beta")
+    weights = np.random.default_rng(0).normal(size=size).astype(np.float32)
+    return Hub(federation, state.start(weights), Guard(Limits(pushes_per_second=1e6, bytes_per_second=1e12), tokens))
+
+
+def memory_mb() -> float:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
+def parent_process(pipe: Connection, size: int) -> None:
+    """Serves a hub and an echo; says its memory when asked."""
+
+    async def echo(connection: ServerConnection) -> None:
+        buffer = bytearray(4 * size + 1024)
+        with contextlib.suppress(ConnectionClosed):
+            while True:
+                at = 0
+                async for fragment in connection.recv_streaming(decode=False):
+                    buffer[at : at + len(fragment)] = fragment
+                    at += len(fragment)
+                await sockets.send(connection, [memoryview(buffer)[:at]], 60.0)
+
+    async def main() -> None:
+        hub = make_hub(size)
+        options = sockets.options(4 * size + 1024, 2**22)
+        async with Server(hub, Address("127.0.0.1", 0)) as server, serve(echo, "127.0.0.1", 0, **options) as echoing:
+            port = next(iter(echoing.sockets)).getsockname()[1]
+            pipe.send((server.url, f"ws://127.0.0.1:{port}", memory_mb()))
+            while not await asyncio.to_thread(pipe.poll, 0.1):
+                pass
+            pipe.send((memory_mb(), time.process_time(), hub.state.pushes, hub.state.present))
+
+    asyncio.run(main())
+
+
+def start_parent(size: int) -> tuple[Any, Connection, str, str, float]:
+    ours, theirs = multiprocessing.Pipe()
+    process = multiprocessing.get_context("fork").Process(target=parent_process, args=(theirs, size))
+    process.start()
+    url, echo_url, memory = ours.recv()
+    return process, ours, url, echo_url, memory
+
+
+def quantiles(seconds: list[float]) -> dict[str, float]:
+    values = 1e3 * np.array(seconds)
+    return {"ms_p50": round(float(np.median(values)), 3), "ms_p99": round(float(np.quantile(values, 0.99)), 3)}
+
+
+async def timed_echo(connection: Any, message: bytes) -> float:
+    began, at = time.perf_counter(), 0
+    await sockets.send(connection, [message], 60.0)
+    buffer = bytearray(len(message))
+    async for fragment in connection.recv_streaming(decode=False):
+        buffer[at : at + len(fragment)] = fragment
+        at += len(fragment)
+    return time.perf_counter() - began
+
+
+async def measure_exchange(url: str, echo_url: str, size: int, repeats: int, encodings: list[str]) -> dict[str, Any]:
+    rng = np.random.default_rng(1)
+    weights = rng.normal(size=size).astype(np.float32)
+    change = rng.normal(scale=0.01, size=size).astype(np.float32)
+    found: dict[str, Any] = {"size": size}
+    clients = {
+        name: await join(url, Courier(name, TOKEN, architecture="a", encoding=name, zstd=False)) for name in encodings
+    }  # type: ignore[arg-type]
+    options = sockets.options(4 * size + 1024, 2**30)
+    async with connect(echo_url, proxy=None, **options) as connection:
+        times: dict[str, list[float]] = {name: [] for name in ("echo", *encodings)}
+        for number in range(repeats + 2):
+            seconds = {"echo": await timed_echo(connection, bytes(4 * size + 256))}
+            for name, client in clients.items():
+                before = client.bytes_up, client.bytes_down
+                update = Update(weights + np.float32(number) * change, base=0)
+                began = time.perf_counter()
+                await client.push(update)
+                seconds[name] = time.perf_counter() - began
+                found[f"{name} bytes"] = [client.bytes_up - before[0], client.bytes_down - before[1]]
+            if number >= 2:
+                for name, value in seconds.items():
+                    times[name].append(value)
+    for client in clients.values():
+        await client.close()
+    for name, seconds_ in times.items():
+        found[name] = quantiles(seconds_)
+    for name in encodings:
+        found[f"{name} speed of echo"] = round(found["echo"]["ms_p50"] / found[name]["ms_p50"], 3)
+    return found
+
+
+async def measure_crowd(url: str, children: int, size: int, rounds: int) -> dict[str, Any]:
+    weights = np.zeros(size, np.float32)
+    alone = await join(url, Courier("honest", TOKEN, architecture="a"))
+
+    async def timed(client: Client) -> float:
+        began = time.perf_counter()
+        await client.push(Update(weights, base=0))
+        return time.perf_counter() - began
+
+    quiet = [await timed(alone) for _ in range(200)][20:]
+    gate = asyncio.Semaphore(64)  # handshakes at a time
+
+    async def one(number: int) -> Client:
+        async with gate:
+            return await join(url, Courier(f"c{number}", TOKEN, architecture="a"))
+
+    began = time.perf_counter()
+    clients = await asyncio.gather(*(one(number) for number in range(children)))
+    connected = time.perf_counter() - began
+    with_idle = [await timed(alone) for _ in range(200)][20:]
+    began = time.perf_counter()
+    for _ in range(rounds):
+        await asyncio.gather(*(timed(client) for client in clients))
+    busy = time.perf_counter() - began
+    found = {
+        "children": children,
+        "connected_s": round(connected, 2),
+        "exchanges_per_s": round(rounds * children / busy),
+        "honest alone": quantiles(quiet),
+        "honest beside connected children": quantiles(with_idle),
+    }
+    await asyncio.gather(*(client.close() for client in clients), alone.close())
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=["exchange", "crowd"])
+    parser.add_argument("--size", type=int, default=10_000)
+    parser.add_argument("--repeats", type=int, default=200)
+    parser.add_argument("--encodings", default="float32,float16,int8")
+    parser.add_argument("--children", type=int, default=1000)
+    parser.add_argument("--rounds", type=int, default=3)
+    chosen = parser.parse_args()
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, max(soft, 2 * chosen.children + 256)), hard))
+    process, pipe, url, echo_url, before = start_parent(chosen.size)
+    try:
+        if chosen.what == "exchange":
+            encodings = chosen.encodings.split(",")
+            found = asyncio.run(measure_exchange(url, echo_url, chosen.size, chosen.repeats, encodings))
+        else:
+            found = asyncio.run(measure_crowd(url, chosen.children, chosen.size, chosen.rounds))
+        pipe.send("end")
+        after, cpu, pushes, _ = pipe.recv()
+        found |= {
+            "parent_mb": [round(before), round(after)],
+            "parent_cpu_s": round(cpu, 2),
+            "pushes": pushes,
+        }
+        print(json.dumps(found, indent=1))
+    finally:
+        process.join(20)
+        if process.is_alive():
+            process.terminate()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,30 @@
+"""How a child takes in the parent's weights, and what it sends: pure functions of vectors, for the child's side."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from shoal.federation.rules.rule import towards
+from shoal.federation.wire import Adopts, Takes
+
+
+def adopt(now: np.ndarray, pushed: np.ndarray, parent: np.ndarray, beta: float) -> np.ndarray:
+    """C <- C' + beta (P - C), where C was pushed and C' is what training made of it while the exchange was under way.
+
+    Without such overlap C' is C, and this is (1 - beta) C + beta P: exactly C for beta = 0, exactly P for beta = 1.
+    """
+    if beta == 0.0:
+        return now
+    if np.array_equal(now, pushed):
+        return towards(now, parent, beta)
+    return np.asarray(now + np.float32(beta) * (parent - pushed), np.float32)
+
+
+def adopts_now(adopts: Adopts, version: int, base: int) -> bool:
+    """Whether a child that started from version `base` takes in this version."""
+    return adopts == "always" or version > base
+
+
+def contribution(takes: Takes, weights: np.ndarray, base: np.ndarray) -> np.ndarray:
+    """What a push carries: the weights, or their change since the weights that the child started from."""
+    return weights if takes == "weights" else np.asarray(weights - base, np.float32)

@@ -1,0 +1,307 @@
+"""Exchanges by datagrams, for a LAN: slices of the vector, each with an HMAC; a lost slice is only missed, nothing is resent.
+
+    offset  bytes  meaning
+    0       3      "SHU"
+    3       1      1: from a child, 2: from the parent
+    4       8      the child: first bytes of the SHA-256 of its name
+    12      8      sequence number of the push
+    20      8      base version of the push; in an answer, the parent's version
+    28      4      size of the vector
+    32      4      offset of the first value, a multiple of 320
+    36      4      steps since the push before
+    40      4      episodes since the push before
+    44      4 n    float32 values, 320 of them but for the last slice
+    ...     16     first bytes of the HMAC-SHA256 of all before
+
+A child joins over WebSocket, which proves its token; the key of its datagrams derives from that token. Where slices of a push
+are missing, the parent's weights stay as they are, and a child keeps its own where slices of the answer are.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import hmac
+import struct
+import time
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple, cast
+
+import numpy as np
+
+from shoal.core.errors import BadInput
+from shoal.federation import state
+from shoal.federation.courier import Update
+from shoal.federation.guard import check_scale, scale_of
+from shoal.federation.hub import Hub
+from shoal.federation.state import Arrival
+from shoal.federation.timeouts import AdaptiveTimeout, Patience
+from shoal.federation.wire import Violation
+
+MAGIC, UP, DOWN = b"SHU", 1, 2
+HEAD = struct.Struct("<3sB8sQQIIII")
+TAG = 16
+SLICE = 320  # values; a datagram then fits into an Ethernet frame
+SETTLE = 0.05  # seconds after the last slice of a push that others are waited for
+RULES = frozenset({"alpha_beta", "staleness"})  # those that treat every weight by itself, at once
+
+
+class Gathered(NamedTuple):
+    """What arrived of one vector."""
+
+    sequence: int
+    version: int
+    steps: int
+    episodes: int
+    values: np.ndarray  # [P] float32, 0 where nothing arrived
+    there: np.ndarray  # [P] bool
+
+
+def key_of(token: str, child: str) -> bytes:
+    """The key of a child's datagrams."""
+    return hmac.digest(hashlib.sha256(token.encode()).digest(), b"shoal datagrams of " + child.encode(), "sha256")
+
+
+def name_of(child: str) -> bytes:
+    """How datagrams name a child."""
+    return hashlib.sha256(child.encode()).digest()[:8]
+
+
+def slices(
+    direction: int,
+    child: str,
+    key: bytes,
+    sequence: int,
+    version: int,
+    vector: np.ndarray,
+    steps: int = 0,
+    episodes: int = 0,
+) -> Iterator[bytes]:
+    """The datagrams of a vector."""
+    values = np.ascontiguousarray(vector, "<f4")
+    for offset in range(0, len(values), SLICE):
+        head = HEAD.pack(MAGIC, direction, name_of(child), sequence, version, len(values), offset, steps, episodes)
+        body = head + values[offset : offset + SLICE].tobytes()
+        yield body + hmac.digest(key, body, "sha256")[:TAG]
+
+
+class Gathering:
+    """Puts the slices of one sender together. Forged, repeated and older ones are dropped and counted."""
+
+    def __init__(self, direction: int, child: str, key: bytes, size: int, after: int = 0) -> None:
+        self.dropped = 0
+        self.at = 0.0  # when the last slice came
+        self._direction, self._name, self._key, self._size = direction, name_of(child), key, size
+        self._after = after  # sequence numbers up to here are over
+        self._now: Gathered | None = None
+
+    def receive(self, datagram: bytes, now: float) -> list[Gathered]:
+        """The vectors that end with this slice: one that a newer has overtaken, one that is complete."""
+        body, tag = datagram[:-TAG], datagram[-TAG:]
+        if len(body) <= HEAD.size or not hmac.compare_digest(hmac.digest(self._key, body, "sha256")[:TAG], tag):
+            return self._drop()
+        magic, direction, name, sequence, version, size, offset, steps, episodes = HEAD.unpack_from(body)
+        count = min(SLICE, self._size - offset)
+        right = (magic, direction, name, size) == (MAGIC, self._direction, self._name, self._size)
+        if not right or offset % SLICE or count <= 0 or len(body) != HEAD.size + 4 * count or sequence <= self._after:
+            return self._drop()
+        ended = []
+        if self._now is not None and sequence != self._now.sequence:
+            if sequence < self._now.sequence:
+                return self._drop()
+            ended += self.flush()
+        if self._now is None:
+            values, there = np.zeros(self._size, np.float32), np.zeros(self._size, bool)
+            self._now = Gathered(sequence, version, steps, episodes, values, there)
+        if self._now.there[offset]:
+            return ended + self._drop()
+        self._now.values[offset : offset + count] = np.frombuffer(body, "<f4", count, HEAD.size)
+        self._now.there[offset : offset + count] = True
+        self.at = now
+        return ended + (self.flush() if self._now.there.all() else [])
+
+    def flush(self) -> list[Gathered]:
+        """End the vector that is under way, with what has arrived of it."""
+        if self._now is None:
+            return []
+        done, self._now = self._now, None
+        self._after = done.sequence
+        return [done]
+
+    def _drop(self) -> list[Gathered]:
+        self.dropped += 1
+        return []
+
+
+class DatagramHub:
+    """The parent's side without I/O: datagrams in, datagrams out. Shares the hub's state with its WebSocket sessions."""
+
+    def __init__(self, hub: Hub) -> None:
+        if hub.federation.rule_name not in RULES:
+            raise BadInput(
+                f"rule {hub.federation.rule_name} by datagrams; only {', '.join(sorted(RULES))} can miss slices"
+            )
+        self.hub = hub
+        self.unknown = 0  # datagrams of no child that is registered
+        self._children: dict[bytes, tuple[str, bytes, Gathering]] = {}
+        self._addresses: dict[str, Any] = {}
+
+    def register(self, child: str, token: str) -> None:
+        """A child whose token was checked may send from now on."""
+        self.hub.guard.admit(token, child)
+        last = self.hub.state.children[child].sequence if child in self.hub.state.children else 0
+        key = key_of(token, child)
+        self._children[name_of(child)] = child, key, Gathering(UP, child, key, len(self.hub.state.weights), last)
+        self.hub.state = state.joined(self.hub.state, child)
+
+    def receive(self, datagram: bytes, address: Any, now: float) -> list[tuple[bytes, Any]]:
+        """The datagrams to send, with their addresses."""
+        known = self._children.get(datagram[4:12])
+        if known is None:
+            self.unknown += 1
+            return []
+        child, _, gathering = known
+        before = gathering.dropped
+        ended = gathering.receive(datagram, now)
+        if gathering.dropped == before:
+            self._addresses[child] = address  # only of what has the right key
+        return [answer for one in ended for answer in self._apply(*known[:2], one, now)]
+
+    def tick(self, now: float) -> list[tuple[bytes, Any]]:
+        """Time passed: a push of which nothing more comes is applied as it is."""
+        answers = []
+        for child, key, gathering in self._children.values():
+            if now - gathering.at >= SETTLE:
+                for one in gathering.flush():
+                    answers += self._apply(child, key, one, now)
+        return answers
+
+    def _apply(self, child: str, key: bytes, one: Gathered, now: float) -> list[tuple[bytes, Any]]:
+        hub, before = self.hub, self.hub.state
+        try:
+            hub.guard.pace(child, one.values.nbytes, now)
+            if hub.guard.quarantined(child):
+                raise Violation("quarantined", f"{child!r} is quarantined")
+            check_scale("weights", scale_of(one.values), scale_of(before.weights), hub.guard.limits.ratio)
+            missed = before.weights if hub.federation.rule.takes == "weights" else np.float32(0)
+            vector = np.where(one.there, one.values, missed)
+            arrival = Arrival(child, one.sequence, one.version, vector, one.steps, one.episodes)
+            hub.state, _ = state.apply(before, hub.federation.rule, arrival, now, by_steps=hub.federation.by_steps)
+        except Violation as violation:
+            hub.guard.count(violation, child)
+            return []
+        answer = slices(DOWN, child, key, one.sequence, hub.state.version, hub.state.weights)
+        return [(datagram, self._addresses[child]) for datagram in answer]
+
+
+class DatagramServer(asyncio.DatagramProtocol):
+    """The parent's UDP socket. The host must be loopback, or given explicitly as one address of the LAN."""
+
+    def __init__(self, hub: DatagramHub, clock: Callable[[], float] = time.monotonic) -> None:
+        self.hub, self._clock = hub, clock
+        self._transport: asyncio.DatagramTransport | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._closed = asyncio.Event()
+
+    @classmethod
+    async def bind(cls, hub: DatagramHub, host: str, port: int) -> DatagramServer:
+        """Open the socket. `BadInput` for a host that means every network at once."""
+        if host in ("", "0.0.0.0", "::"):
+            raise BadInput(f"datagrams on {host or 'every address'}; name the LAN address to bind")
+        try:
+            _, made = await asyncio.get_running_loop().create_datagram_endpoint(
+                lambda: cls(hub), local_addr=(host, port)
+            )
+        except OSError as error:
+            raise BadInput(f"address {host}:{port}: {error.strerror or error}") from None
+        return made
+
+    @property
+    def port(self) -> int:
+        assert self._transport is not None
+        return int(self._transport.get_extra_info("sockname")[1])
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.DatagramTransport, transport)
+        self._tick()
+
+    def datagram_received(self, data: bytes, addr: Any) -> None:
+        self._send(self.hub.receive(data, addr, self._clock()))
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._closed.set()
+
+    async def close(self) -> None:
+        """Close the socket."""
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._transport is not None:
+            self._transport.close()
+            await self._closed.wait()
+
+    def _tick(self) -> None:
+        self._send(self.hub.tick(self._clock()))
+        self._timer = asyncio.get_running_loop().call_later(SETTLE, self._tick)
+
+    def _send(self, datagrams: list[tuple[bytes, Any]]) -> None:
+        assert self._transport is not None
+        for datagram, address in datagrams:
+            self._transport.sendto(datagram, address)
+
+
+class DatagramClient(asyncio.DatagramProtocol):
+    """A child's UDP socket. `sequence` is the one of its welcome."""
+
+    def __init__(self, child: str, token: str, size: int, sequence: int) -> None:
+        self._child, self._key, self._sequence = child, key_of(token, child), sequence
+        self._gathering = Gathering(DOWN, child, self._key, size, sequence)
+        self._timeout = AdaptiveTimeout(Patience(least=2 * SETTLE, most=1.0))
+        self._transport: asyncio.DatagramTransport | None = None
+        self._answer: asyncio.Future[Gathered] | None = None
+        self._closed = asyncio.Event()
+
+    @classmethod
+    async def open(cls, host: str, port: int, *, child: str, token: str, size: int, sequence: int) -> DatagramClient:
+        """A socket for this parent."""
+        _, made = await asyncio.get_running_loop().create_datagram_endpoint(
+            lambda: cls(child, token, size, sequence), remote_addr=(host, port)
+        )
+        return made
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.DatagramTransport, transport)
+
+    def datagram_received(self, data: bytes, addr: Any) -> None:
+        for got in self._gathering.receive(data, asyncio.get_running_loop().time()):
+            if self._answer is not None and not self._answer.done() and got.sequence == self._sequence:
+                self._answer.set_result(got)
+
+    def error_received(self, exc: Exception) -> None:
+        """Nobody listens there just now: that is a loss like any other."""
+
+    async def exchange(self, update: Update) -> Gathered | None:
+        """Push; what arrives of the answer, None if nothing does. Weights are missing where `there` is False."""
+        assert self._transport is not None
+        loop = asyncio.get_running_loop()
+        self._sequence += 1
+        self._answer, began = loop.create_future(), loop.time()
+        for datagram in slices(
+            UP, self._child, self._key, self._sequence, update.base, update.vector, update.steps, update.episodes
+        ):
+            self._transport.sendto(datagram)
+        try:
+            got = await asyncio.wait_for(self._answer, self._timeout.seconds)
+            self._timeout.observe(loop.time() - began)
+            return got
+        except TimeoutError:
+            found = self._gathering.flush()
+            return found[0] if found and found[0].sequence == self._sequence else None
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._closed.set()
+
+    async def close(self) -> None:
+        """Close the socket."""
+        if self._transport is not None:
+            self._transport.close()
+            await self._closed.wait()

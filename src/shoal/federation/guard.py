@@ -1,0 +1,223 @@
+"""What is let in: tokens, limits, checks of vectors, strikes. No I/O; time is an argument."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import math
+import secrets
+from collections import Counter
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import msgspec
+import numpy as np
+
+from shoal.core.errors import BadInput
+from shoal.federation.rules.rule import columns
+from shoal.federation.wire import Reason, Violation
+
+ANY = "*"  # a token with this name admits a child of any name
+# What an honest child never sends. The others may happen to anybody: a lost answer, a slow link, a restarted parent.
+STRIKES: frozenset[Reason] = frozenset(
+    {
+        "malformed",
+        "order",
+        "too-large",
+        "architecture",
+        "name",
+        "shape",
+        "encoding",
+        "non-finite",
+        "magnitude",
+        "replayed",
+    }
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limits:
+    """What one parent puts up with."""
+
+    connections: int = 2048
+    """Open connections."""
+    children: int = 10_000
+    """Names of children that are remembered."""
+    greeting: int = 1024
+    """Open connections that have not said hello yet."""
+    hello_seconds: float = 10.0
+    """Time for TLS, the opening handshake and the hello."""
+    stall_seconds: float = 60.0
+    """Time between two fragments of a message, and to take an answer."""
+    fragment_bytes: int = 4 * 2**20
+    """The largest single WebSocket frame; longer messages must come in fragments."""
+    pushes_per_second: float = 500.0
+    """Of one child, on average."""
+    bytes_per_second: float = 2.0**30
+    """Of one child, on average."""
+    ratio: float = 1e3
+    """A push may have this many times the parent's root mean square and largest value, not more."""
+    samples: float = 1e9
+    """Observations that one push may add to the normaliser."""
+    strikes: int = 5
+    """Refusals after which a child is quarantined."""
+
+    def __post_init__(self) -> None:
+        for name in ("connections", "children", "greeting", "fragment_bytes", "strikes"):
+            if getattr(self, name) < 1:
+                raise BadInput(f"{name} is {getattr(self, name)}; it must be at least 1")
+        for name in ("hello_seconds", "stall_seconds", "pushes_per_second", "bytes_per_second", "ratio", "samples"):
+            if not getattr(self, name) > 0:
+                raise BadInput(f"{name} is {getattr(self, name)}; it must be above 0")
+
+
+class Token(NamedTuple):
+    """A secret is known by its SHA-256 alone."""
+
+    child: str  # whom it admits, or ANY
+    digest: str
+    revoked: bool = False
+
+
+class Tokens:
+    """The tokens of a federation. A secret is shown once, when it is issued."""
+
+    def __init__(self, tokens: tuple[Token, ...] = ()) -> None:
+        self.tokens = tokens
+
+    @classmethod
+    def from_json(cls, text: bytes) -> Tokens:
+        """The tokens of `to_json`."""
+        try:
+            return cls(tuple(msgspec.json.decode(text, type=list[Token])))
+        except msgspec.DecodeError as error:
+            raise BadInput(f"not a file of tokens: {error}") from None
+
+    def to_json(self) -> bytes:
+        """For a file; holds no secret."""
+        return msgspec.json.encode(self.tokens)
+
+    def issue(self, child: str = ANY) -> str:
+        """A new secret of 256 bits for this child, or for any."""
+        secret = secrets.token_urlsafe(32)
+        self.admit(secret, child)
+        return secret
+
+    def admit(self, secret: str, child: str = ANY) -> None:
+        """Accept this secret for this child, or for any."""
+        if len(secret) < 16:
+            raise BadInput(f"a token of {len(secret)} characters; it needs at least 16")
+        self.tokens = (*self.tokens, Token(child, _digest(secret)))
+
+    def revoke(self, child: str) -> int:
+        """Accept the child's tokens no longer; how many there were."""
+        found = [token for token in self.tokens if token.child == child and not token.revoked]
+        self.tokens = tuple(token._replace(revoked=True) if token in found else token for token in self.tokens)
+        return len(found)
+
+    def check(self, secret: str, child: str) -> None:
+        """Raise `Violation` unless the secret admits this child. The time taken does not tell why not."""
+        given, fits = _digest(secret), False
+        for token in self.tokens:
+            same = hmac.compare_digest(given, token.digest)
+            fits |= same and not token.revoked and token.child in (child, ANY)
+        if not fits:
+            raise Violation("token", f"no valid token for {child!r}")
+
+
+def _digest(secret: str) -> str:
+    return hashlib.sha256(secret.encode()).hexdigest()
+
+
+class Bucket:
+    """Lets through `rate` units a second on average, and two seconds' worth at once."""
+
+    def __init__(self, rate: float, now: float) -> None:
+        self._rate, self._level, self._at = rate, 2.0 * rate, now
+
+    def take(self, units: float, now: float) -> float:
+        """0 if the units pass, else the seconds after which to try again. A larger burst passes when the bucket is full."""
+        self._level = min(2.0 * self._rate, self._level + (now - self._at) * self._rate)
+        self._at = now
+        wanted = min(units, 2.0 * self._rate)
+        if wanted > self._level:
+            return (wanted - self._level) / self._rate
+        self._level -= units
+        return 0.0
+
+
+class Scale(NamedTuple):
+    """How large a vector is."""
+
+    rms: float
+    largest: float
+
+
+def scale_of(vector: np.ndarray) -> Scale:
+    """Raises `Violation` unless every value is finite."""
+    if not len(vector):
+        return Scale(0.0, 0.0)
+    peaks = [max(part.max(), -part.min()) for part in map(vector.__getitem__, columns(len(vector)))]
+    largest = float(np.max(peaks))  # a NaN wins
+    if not math.isfinite(largest):
+        bad = int(np.count_nonzero(~np.isfinite(vector)))
+        raise Violation("non-finite", f"{bad} of {len(vector)} values are not finite", fatal=False)
+    if largest == 0.0:
+        return Scale(0.0, 0.0)
+    # Scaled first, so that squares neither overflow nor vanish.
+    unit = vector / np.float32(largest) if not 1e-15 < largest < 1e15 else vector
+    squares = sum(float(np.dot(unit[part], unit[part])) for part in columns(len(unit)))
+    rms = math.sqrt(squares / len(vector)) * (1.0 if unit is vector else largest)
+    return Scale(rms, largest)
+
+
+def check_scale(name: str, scale: Scale, parent: Scale, ratio: float) -> None:
+    """Raise `Violation` for a vector that is far larger than the parent's weights."""
+    for what, value, known in (
+        ("root mean square", scale.rms, parent.rms),
+        ("largest value", scale.largest, parent.largest),
+    ):
+        most = ratio * max(known, 1e-3)
+        if value > most:
+            raise Violation("magnitude", f"{name}: {what} {value:.3g}; at most {most:.3g} is accepted", fatal=False)
+
+
+class Guard:
+    """Counts of what was refused, and who is quarantined. Only an authenticated child can collect strikes."""
+
+    def __init__(self, limits: Limits, tokens: Tokens) -> None:
+        self.limits, self.tokens = limits, tokens
+        self.refused: Counter[str] = Counter()  # {reason: number}
+        self.strikes: Counter[str] = Counter()  # {child: number}
+        self._pushes: dict[str, Bucket] = {}
+        self._bytes: dict[str, Bucket] = {}
+
+    def admit(self, secret: str, child: str) -> None:
+        """Raise `Violation` unless this child may take part."""
+        self.tokens.check(secret, child)
+        if self.quarantined(child):
+            raise Violation("quarantined", f"{child!r} is quarantined after {self.strikes[child]} strikes")
+
+    def quarantined(self, child: str) -> bool:
+        return self.strikes[child] >= self.limits.strikes
+
+    def forgive(self, child: str) -> None:
+        """End a quarantine."""
+        del self.strikes[child]
+
+    def pace(self, child: str, bytes_: int, now: float) -> None:
+        """Raise `Violation` if the child pushes too often or too much."""
+        if child not in self._pushes:
+            self._pushes[child] = Bucket(self.limits.pushes_per_second, now)
+            self._bytes[child] = Bucket(self.limits.bytes_per_second, now)
+        wait = max(self._pushes[child].take(1.0, now), self._bytes[child].take(bytes_, now))
+        if wait:
+            raise Violation(
+                "rate", f"more than {self.limits.pushes_per_second:g} pushes a second", fatal=False, retry_after=wait
+            )
+
+    def count(self, violation: Violation, child: str = "") -> None:
+        """Remember a refusal, of an authenticated child if named."""
+        self.refused[violation.reason] += 1
+        if child and violation.reason in STRIKES:
+            self.strikes[child] += 1

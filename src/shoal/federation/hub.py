@@ -1,0 +1,342 @@
+"""The parent without I/O: sessions bring messages, the hub checks them, changes the state and answers.
+
+One thread owns a hub. `hub.state` is an immutable value that other threads may read at any time: pulls, evaluation and
+checkpoints work on such a snapshot, so that no child waits for another.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from shoal.federation import normaliser, state, wire
+from shoal.federation.codec import HAS_ZSTD, Encoded, Mirror, Squeeze, pack, unpack
+from shoal.federation.guard import Guard, Scale, check_scale, scale_of
+from shoal.federation.protocol import ParentSide, Stage, part_sizes
+from shoal.federation.rules.rule import Rule
+from shoal.federation.state import Arrival, State
+from shoal.federation.wire import Buffer, Message, Violation
+
+
+@dataclass(frozen=True, kw_only=True)
+class Federation:
+    """What a federation is: fixed for a run."""
+
+    run: str
+    """Name of the run; a child that joined another one is refused."""
+    architecture: str
+    """Fingerprint of the weights' layout."""
+    rule: Rule
+    """How weights are taken in."""
+    rule_name: str
+    """Its name in `RULES`."""
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    """For the children, as JSON: environment, algorithm, net, when to exchange."""
+    by_steps: bool = False
+    """Weigh contributions by environment steps; equally if not."""
+
+
+class Answer(NamedTuple):
+    """What to send, and whether to close then."""
+
+    message: list[Buffer] | None
+    close: bool = False
+
+
+@dataclass
+class Links:
+    """What is remembered of a child beyond a connection: copies for differences, and which way to compress."""
+
+    up: Mirror | None = None  # its last push, numbered by sequence
+    down: Mirror | None = None  # the weights that it was last sent
+    bytes_up: int = 0
+    bytes_down: int = 0
+    squeeze: Squeeze = field(default_factory=lambda: Squeeze(True))
+
+
+class Hub:
+    """Everything of a parent but its sockets and its files."""
+
+    def __init__(
+        self,
+        federation: Federation,
+        start: State,
+        guard: Guard,
+        *,
+        numbers: Callable[[], int] = lambda: secrets.randbits(52),
+    ) -> None:
+        self.federation, self.guard = federation, guard
+        self.state = start
+        self.sizes = part_sizes(
+            len(start.weights), 0 if start.normaliser is None else len(start.normaliser.mean), tuple(start.moments)
+        )
+        self.sessions: dict[str, Session] = {}  # by child
+        self.open = self.greeting = 0  # connections, and those before their hello
+        self.stop = False  # answers tell children to end
+        self._links: dict[str, Links] = {}
+        self._numbers = numbers
+        self._scale: tuple[int, Scale] = (-1, Scale(0.0, 0.0))  # of the weights of a version
+
+    def session(self, ended: Callable[[], None] = lambda: None) -> Session:
+        """A connection was opened; `ended` is called when another one takes its place. Raises `Violation` if full."""
+        limits = self.guard.limits
+        if self.open >= limits.connections or self.greeting >= limits.greeting:
+            violation = Violation("full", f"{self.open} connections, {self.greeting} of them without hello")
+            self.guard.count(violation)
+            raise violation
+        return Session(self, ended)
+
+    def tick(self, now: float) -> None:
+        """Let time pass: rounds may end."""
+        self.state = state.tick(self.state, self.federation.rule, now)
+
+    def checkpoint(self) -> dict[str, np.ndarray]:
+        """The state as arrays. Call `stored` once they are safely written."""
+        return state.to_arrays(self.state)
+
+    def stored(self, arrays: Mapping[str, np.ndarray]) -> None:
+        """These arrays of `checkpoint` are on disk: the versions that they reserve may be given out."""
+        self.state = self.state._replace(ceiling=max(self.state.ceiling, state.from_arrays(arrays).version))
+
+    def report(self) -> dict[str, Any]:
+        """The status: children, versions, contributions, refusals."""
+        now = self.state
+        return {
+            "run": self.federation.run,
+            "rule": self.federation.rule_name,
+            "version": now.version,
+            "pushes": now.pushes,
+            "env_steps": now.steps,
+            "episodes": now.episodes,
+            "pending": len(now.memory.pending),
+            "rejected": sum(self.guard.refused.values()),
+            "refused": dict(self.guard.refused),
+            "children": [self._report_of(name, child) for name, child in sorted(now.children.items())],
+        }
+
+    def _report_of(self, name: str, child: state.Child) -> dict[str, Any]:
+        links = self.links(name)
+        return {
+            "child": name,
+            **child._asdict(),
+            "share": child.pushes / max(1, self.state.pushes),
+            "bytes_up": links.bytes_up,
+            "bytes_down": links.bytes_down,
+            "strikes": self.guard.strikes[name],
+            "quarantined": self.guard.quarantined(name),
+        }
+
+    def links(self, child: str) -> Links:
+        """What is remembered of a child."""
+        return self._links.setdefault(child, Links())
+
+    def welcome(self, child: str) -> wire.Welcome:
+        """What a child is told at its hello."""
+        now, federation = self.state, self.federation
+        return wire.Welcome(
+            run=federation.run,
+            architecture=federation.architecture,
+            version=now.version,
+            sequence=now.children[child].sequence if child in now.children else 0,
+            size=len(now.weights),
+            rule=federation.rule_name,
+            takes=federation.rule.takes,
+            beta=federation.rule.pull,
+            adopts=federation.rule.adopts,
+            normaliser=0 if now.normaliser is None else len(now.normaliser.mean),
+            moments=tuple(now.moments),
+            zstd=HAS_ZSTD,
+            settings=dict(federation.settings),
+        )
+
+    def push(self, message: Message, child: str, keeps: bool, now: float) -> tuple[int, bool]:
+        """Apply a push: (its sequence number, whether it was new). `keeps`: its differences need a copy here."""
+        header: wire.Push = message.header
+        received = sum(part.bytes for part in header.parts)
+        self.guard.pace(child, received, now)
+        links = self.links(child)
+        links.bytes_up += received
+        if header.architecture != self.federation.architecture:
+            raise Violation(
+                "architecture", f"architecture {header.architecture!r}; this run has {self.federation.architecture!r}"
+            )
+        # Before anything is decoded: differences of a push that was applied refer to a copy that has moved on.
+        if not state.is_new(self.state, child, header.sequence):
+            return header.sequence, False
+        named = message.named()
+        part, buffer = named.pop("weights")
+        vector = unpack(part, buffer, links.up)
+        scale = scale_of(vector)
+        check_scale("weights", scale, self._parent_scale(), self.guard.limits.ratio)
+        counts = self._normaliser(*named.pop("normaliser")) if "normaliser" in named else None
+        moments = {name.removeprefix("moments/"): unpack(*pair) for name, pair in named.items()}
+        for name, moment in moments.items():
+            scale_of(moment)
+            if name in self.state.squares and len(moment) and float(moment.min()) < 0:
+                raise Violation("magnitude", f"moments/{name} has negative values", fatal=False)
+        arrival = Arrival(child, header.sequence, header.base, vector, header.steps, header.episodes, counts, moments)
+        self.state, applied = state.apply(
+            self.state, self.federation.rule, arrival, now, by_steps=self.federation.by_steps
+        )
+        if keeps and self.federation.rule.takes == "weights":
+            links.up = Mirror(header.sequence, vector)
+        return header.sequence, applied
+
+    def weights(self, child: str, hello: wire.Hello, have: int | None) -> tuple[list[Encoded], int | None]:
+        """The parent's weights for this child, and the number under which both sides then hold them."""
+        links, now = self.links(child), self.state
+        mirror = links.down if links.down is not None and links.down.number == have else None
+        squeeze = links.squeeze if hello.zstd else Squeeze(False)
+        encoded = [pack("weights", now.weights, hello.encoding, squeeze, mirror)]
+        number = None
+        if hello.encoding == "int8":
+            number = self._numbers()
+            links.down = Mirror(number, encoded[0].value)
+        if now.normaliser is not None:
+            encoded.append(pack("normaliser", normaliser.to_vector(now.normaliser), "float64", Squeeze(False)))
+        encoded += [pack(f"moments/{name}", vector, "float32", squeeze) for name, vector in now.moments.items()]
+        links.bytes_down += sum(len(one.buffer) for one in encoded)
+        return encoded, number
+
+    def _parent_scale(self) -> Scale:
+        if self._scale[0] != self.state.version:
+            self._scale = (self.state.version, scale_of(self.state.weights))
+        return self._scale[1]
+
+    def _normaliser(self, part: wire.Part, buffer: memoryview) -> normaliser.Counts:
+        try:
+            counts = normaliser.from_vector(unpack(part, buffer))
+        except ValueError as error:
+            raise Violation("non-finite", str(error), fatal=False) from None
+        most = self.guard.limits.samples
+        if counts.samples > most:
+            raise Violation(
+                "magnitude", f"{counts.samples:.3g} observations in one push; at most {most:.3g}", fatal=False
+            )
+        return counts
+
+
+class Session:
+    """One connection at the parent: bytes in, answers out. Never raises for what the other side sends."""
+
+    def __init__(self, hub: Hub, ended: Callable[[], None]) -> None:
+        self._hub, self._ended = hub, ended
+        self._side = ParentSide(hub.sizes)
+        self._hello: wire.Hello | None = None
+        hub.open += 1
+        hub.greeting += 1
+
+    @property
+    def greeting(self) -> bool:
+        """Whether the hello has yet to come."""
+        return self._hello is None
+
+    @property
+    def closed(self) -> bool:
+        """Whether nothing more is accepted."""
+        return self._side.stage is Stage.CLOSED
+
+    def feed(self, fragment: Buffer) -> Answer | None:
+        """Take a fragment; an answer is a refusal that ends the connection."""
+        try:
+            self._side.feed(fragment)
+        except Violation as violation:
+            return self.refuse(violation)
+        return None
+
+    def finish(self, now: float) -> Answer:
+        """A message ended: the answer to it."""
+        header = None
+        try:
+            message = self._side.finish()
+            header = message.header
+            return self._answer(message, now)
+        except Violation as violation:
+            return self.refuse(violation, header.sequence if isinstance(header, wire.Push) else None)
+
+    def refuse(self, violation: Violation, sequence: int | None = None) -> Answer:
+        """Say why, count it, and close if that is fatal or the child is quarantined by it."""
+        child = self._hello.child if self._hello else ""
+        self._hub.guard.count(violation, child)
+        fatal = violation.fatal or (bool(child) and self._hub.guard.quarantined(child))
+        if fatal:
+            self._side.close()
+        refused = wire.Refused(
+            reason=violation.reason,
+            message=str(violation)[:256],
+            sequence=sequence,
+            fatal=fatal,
+            retry_after=violation.retry_after,
+        )
+        return Answer(wire.pieces(refused), fatal)
+
+    def closed_by_peer(self) -> None:
+        """The connection is gone. To be called exactly once, at the end."""
+        hub = self._hub
+        hub.open -= 1
+        if self._hello is None:
+            hub.greeting -= 1
+        elif hub.sessions.get(self._hello.child) is self:
+            del hub.sessions[self._hello.child]
+            hub.state = state.left(hub.state, self._hello.child)
+        self._side.close()
+
+    def _answer(self, message: Message, now: float) -> Answer:
+        header = message.header
+        if isinstance(header, wire.Hello):
+            return self._greet(header)
+        if isinstance(header, wire.Bye):
+            return Answer(None, True)
+        if isinstance(header, wire.Ask):
+            return Answer(wire.pieces(wire.Status(report=self._hub.report())))
+        assert self._hello is not None
+        child = self._hello.child
+        if isinstance(header, wire.Push):
+            sequence, applied = self._hub.push(message, child, self._hello.encoding == "int8", now)
+            encoded, number = self._hub.weights(child, self._hello, header.have)
+            version, stop = self._hub.state.version, self._hub.stop
+            parts = tuple(one.part for one in encoded)
+            pushed = wire.Pushed(
+                sequence=sequence, version=version, applied=applied, stop=stop, number=number, parts=parts
+            )
+            return Answer(wire.pieces(pushed, [one.buffer for one in encoded]))
+        version, stop = self._hub.state.version, self._hub.stop
+        if header.unless == version:
+            return Answer(wire.pieces(wire.Pulled(version=version, stop=stop)))
+        encoded, number = self._hub.weights(child, self._hello, header.have)
+        pulled = wire.Pulled(version=version, stop=stop, number=number, parts=tuple(one.part for one in encoded))
+        return Answer(wire.pieces(pulled, [one.buffer for one in encoded]))
+
+    def _greet(self, hello: wire.Hello) -> Answer:
+        hub, federation = self._hub, self._hub.federation
+        hub.guard.admit(hello.token, hello.child)
+        if hello.run and hello.run != federation.run:
+            raise Violation("run", f"the child belongs to run {hello.run!r}; this is {federation.run!r}")
+        if hello.architecture and hello.architecture != federation.architecture:
+            raise Violation(
+                "architecture", f"architecture {hello.architecture!r}; this run has {federation.architecture!r}"
+            )
+        known = hub.state.children
+        if not hello.watches and hello.child not in known and len(known) >= hub.guard.limits.children:
+            raise Violation("full", f"{len(known)} children are known; no other can join")
+        if hello.encoding == "float64":
+            raise Violation("encoding", "weights travel as float32, float16 or int8")
+        hub.greeting -= 1
+        self._hello = hello
+        self._side.welcomed(hello)
+        if not hello.watches:
+            before = hub.sessions.get(hello.child)
+            if before is not None:
+                before.supersede()
+            hub.sessions[hello.child] = self
+            hub.state = state.joined(hub.state, hello.child)
+        return Answer(wire.pieces(hub.welcome(hello.child)))
+
+    def supersede(self) -> None:
+        """A newer connection of the same child takes this one's place: what still comes here is dropped."""
+        self._side.close()
+        self._ended()

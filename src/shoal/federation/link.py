@@ -1,0 +1,194 @@
+"""A child's connection on a thread of its own: training goes on while an exchange is under way.
+
+    with Link(url, courier) as link:         # dials, says hello; raises BadInput, Refusal or Lost if that fails
+        link.give(Update(...))                # returns at once
+        ...                                   # train
+        got = link.take()                     # None while the answer is under way
+
+After a lost connection the link dials again, with growing random pauses, for as long as it lives. An update that was given
+is then repeated, or found to be applied; it counts exactly once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import queue
+import random
+import ssl
+import threading
+import time
+from collections import deque
+from concurrent.futures import Future
+from types import TracebackType
+from typing import Self
+
+from shoal.core.errors import RunFailed, ShoalError
+from shoal.federation.addresses import Address
+from shoal.federation.client import Client, Listener, Lost, Refusal, join
+from shoal.federation.courier import Courier, Exchanged, Update
+from shoal.federation.timeouts import AdaptiveTimeout, backoff
+
+# The parent will not think better of these: dialling again is of no use.
+FINAL = frozenset({"token", "quarantined", "architecture", "run", "name", "protocol", "superseded"})
+
+
+class Link:
+    """One child's link to its parent. `give`, `take` and `close` belong to one thread."""
+
+    def __init__(
+        self,
+        url: str | None,
+        courier: Courier,
+        *,
+        pin: str = "",
+        listen: Address | None = None,
+        token: str = "",
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
+        assert (url is None) != (listen is None), "a child dials or listens"
+        self.courier = courier
+        self.url = url or ""  # where the parent dials, once a child listens
+        self.rejoined = 0
+        self.bytes_up = self.bytes_down = 0
+        self.milliseconds: deque[float] = deque(maxlen=1024)  # of the last exchanges
+        self._pin, self._listen, self._token, self._tls = pin, listen, token, tls
+        self._timeout = AdaptiveTimeout()
+        self._results: queue.SimpleQueue[Exchanged | ShoalError] = queue.SimpleQueue()
+        self._busy = self._closing = False
+        self._listens: Future[str] = Future()
+        self._joined: Future[None] = Future()
+        self._thread = threading.Thread(target=self._run, name=f"federation link of {courier.child}", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        if self._listen is not None:
+            self.url = self._listens.result()
+        else:
+            self.wait_joined()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def wait_joined(self) -> None:
+        """Wait for the first welcome, for a child that listens as long as it takes. Raises what prevented it."""
+        self._joined.result()
+
+    @property
+    def busy(self) -> bool:
+        """Whether an exchange is under way."""
+        return self._busy
+
+    def give(self, update: Update | None) -> None:
+        """Begin an exchange: push an update, or with None only pull. The one before must have been taken."""
+        assert not self._busy, "the exchange before has not been taken"
+        self._busy = True
+        self._loop.call_soon_threadsafe(self._given.put_nowait, update)
+
+    def take(self, timeout: float | None = 0.0) -> Exchanged | None:
+        """What the parent answered, None while that is under way; waits up to `timeout` seconds, for ever with None.
+
+        Raises `Refusal` if the parent refused the update; a `RunFailed` if it will never accept this child again.
+        """
+        try:
+            got = self._results.get(timeout=timeout) if timeout != 0.0 else self._results.get_nowait()
+        except queue.Empty:
+            return None
+        self._busy = False
+        if isinstance(got, ShoalError):
+            raise got
+        return got
+
+    def close(self) -> None:
+        """Leave the parent and end the thread."""
+        if not self._closing and self._thread.is_alive():
+            self._closing = True
+            with contextlib.suppress(RuntimeError):  # the loop may just have ended
+                self._loop.call_soon_threadsafe(self._main.cancel)
+        self._thread.join()
+
+    def _run(self) -> None:
+        try:
+            asyncio.run(self._live())
+        except (asyncio.CancelledError, KeyboardInterrupt):
+            pass
+        except ShoalError as error:
+            self._fail(error)
+        except Exception as error:  # reported where the answer is awaited
+            self._fail(RunFailed(f"the link to the parent failed: {type(error).__name__}: {error}"))
+
+    def _fail(self, error: ShoalError) -> None:
+        for waiting in (self._listens, self._joined):
+            if not waiting.done():
+                waiting.set_exception(error)
+        self._results.put(error)
+
+    async def _live(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._given: asyncio.Queue[Update | None] = asyncio.Queue()
+        self._main = asyncio.current_task() or asyncio.ensure_future(asyncio.sleep(0))
+        if self._listen is None:
+            await self._keep(None)
+            return
+        async with Listener(self._listen, self.courier, self._token, tls=self._tls) as listener:
+            self._listens.set_result(listener.url)
+            await self._keep(listener)
+
+    async def _keep(self, listener: Listener | None) -> None:
+        """Connections one after the other; the first failure to connect is told, later ones are waited out."""
+        generator, attempt = random.Random(), 0
+        open_job: list[Update | None] = []  # given, and not yet answered
+        while True:
+            try:
+                client = await self._connected(listener)
+                attempt = 0
+                self.rejoined += self._joined.done()
+                if not self._joined.done():
+                    self._joined.set_result(None)
+                try:
+                    await self._exchange(client, open_job)
+                finally:
+                    self.bytes_up += client.bytes_up
+                    self.bytes_down += client.bytes_down
+                    await client.close()
+            except Lost:
+                if not self._joined.done() and listener is None:
+                    raise
+            except Refusal as refusal:
+                if refusal.refused.reason in FINAL or not self._joined.done():
+                    raise
+            await asyncio.sleep(backoff(attempt, generator))
+            attempt += 1
+
+    async def _connected(self, listener: Listener | None) -> Client:
+        if listener is not None:
+            return await listener.accept(self._timeout)
+        return await join(self.url, self.courier, pin=self._pin, timeout=self._timeout)
+
+    async def _exchange(self, client: Client, open_job: list[Update | None]) -> None:
+        """Serve what is given until the connection fails."""
+        while True:
+            began = time.perf_counter()
+            if not open_job:
+                open_job.append(await self._given.get())
+                began = time.perf_counter()
+                pushes = open_job[0] is not None
+                got = client.push(open_job[0]) if open_job[0] is not None else client.pull()
+            else:
+                # The connection was lost on the way: the push may be open still, or applied without its answer.
+                pushes = self.courier.open
+                got = client.repeat() if pushes else client.pull()
+            try:
+                answer: Exchanged | ShoalError = await got
+            except Refusal as refusal:
+                if not pushes or refusal.refused.reason in FINAL:
+                    raise
+                answer = refusal
+            self.milliseconds.append(1e3 * (time.perf_counter() - began))
+            open_job.clear()
+            self._results.put(answer)
+            if isinstance(answer, Refusal) and answer.refused.fatal:
+                raise Lost("the parent closed the connection")

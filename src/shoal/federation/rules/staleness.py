@@ -1,0 +1,67 @@
+"""Changes are applied as they come, the smaller the older their base is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from shoal.core.errors import BadInput
+from shoal.federation.rules.rule import Contribution, Memory, Step, check_unit, plus
+from shoal.federation.wire import Adopts, Takes
+
+
+def discount(tau: int, power: float) -> float:
+    """(1 + tau)^-a: what a change counts whose base is tau versions old."""
+    return float((1.0 + tau) ** -power)
+
+
+def staleness(parent: np.ndarray, change: np.ndarray, tau: int, alpha: float, power: float) -> np.ndarray:
+    """P <- P + alpha (1 + tau)^-a (C - base).
+
+    Xie et al. 2019, "Asynchronous federated optimization", with the polynomial discount; applied to the change since
+    the child's base.
+
+    Args:
+        parent: P [P].
+        change: C - base [P].
+        tau: versions between the base and now.
+        alpha: in [0, 1].
+        power: a >= 0.
+
+    Returns:
+        P after it.
+    """
+    return plus(parent, change, alpha * discount(tau, power))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Staleness:
+    """Settings of the rule."""
+
+    about: ClassVar[str] = "P <- P + alpha (1+tau)^-a (C - base) at every push; children take in all of P"
+    takes: ClassVar[Takes] = "delta"
+    adopts: ClassVar[Adopts] = "always"
+
+    alpha: float = 0.6
+    """How much of a fresh change is applied, in [0, 1]."""
+    power: float = 0.5
+    """a: how fast a change loses weight with tau, the versions since its base; 0: not at all."""
+
+    def __post_init__(self) -> None:
+        check_unit("alpha", self.alpha)
+        if not 0.0 <= self.power < float("inf"):
+            raise BadInput(f"power is {self.power}; it must be 0 or more")
+
+    @property
+    def pull(self) -> float:
+        return 1.0
+
+    def receive(self, parent: np.ndarray, memory: Memory, one: Contribution, present: int, now: float) -> Step:
+        alpha = min(1.0, self.alpha * one.share)
+        used = ((one, alpha * discount(one.staleness, self.power)),)
+        return Step(staleness(parent, one.vector, one.staleness, alpha, self.power), memory, used)
+
+    def tick(self, parent: np.ndarray, memory: Memory, present: int, now: float) -> Step:
+        return Step(None, memory)

@@ -1,0 +1,189 @@
+"""The parent's sockets: children that dial, and children that listen and are dialled."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import random
+import ssl
+import time
+from collections.abc import Callable, Sequence
+from types import TracebackType
+from typing import NamedTuple, Self
+
+from websockets.asyncio.client import connect
+from websockets.asyncio.connection import Connection
+from websockets.asyncio.server import Server as Sockets
+from websockets.asyncio.server import serve
+from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidMessage
+
+from shoal.core.errors import BadInput
+from shoal.federation import sockets, wire
+from shoal.federation.addresses import Address, check_bind, check_pin, check_url, client_tls
+from shoal.federation.hub import Answer, Hub, Session
+from shoal.federation.timeouts import backoff
+from shoal.federation.wire import Violation
+
+TICK = 0.1  # seconds between two looks at the clock, for rounds that end by it
+
+
+class Dialled(NamedTuple):
+    """A child that listens."""
+
+    url: str
+    token: str  # proves the parent to the child; the child's hello must carry one that the guard admits
+    pin: str = ""  # SHA-256 of its certificate
+
+
+class Server:
+    """Serves a hub, in the running event loop, until it is left: `async with Server(hub, address): ...`.
+
+    Raises `BadInput` for an address that cannot be bound, or that others could reach without TLS.
+    """
+
+    def __init__(
+        self,
+        hub: Hub,
+        address: Address | None = None,
+        *,
+        tls: ssl.SSLContext | None = None,
+        children: Sequence[Dialled] = (),
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        if address is not None:
+            check_bind(address.host, tls=tls is not None, token=bool(hub.guard.tokens.tokens))
+        for child in children:
+            check_url(child.url)
+        if hub.state.version >= hub.state.ceiling:
+            raise RuntimeError("a restored parent stores a checkpoint before it serves")
+        self.hub, self._address, self._tls, self._children, self._clock = hub, address, tls, children, clock
+        self._limits = hub.guard.limits
+        self._options = sockets.options(sockets.payload_bytes(hub.sizes), self._limits.fragment_bytes)
+        self._server: Sockets | None = None
+        self._tasks: list[asyncio.Task[None]] = []
+        # Why a child that listens is not reached, by its URL; why the hub stands still, as `hub`.
+        self.faults: dict[str, str] = {}
+
+    @property
+    def url(self) -> str:
+        """Where children dial."""
+        assert self._server is not None and self._address is not None
+        port = next(iter(self._server.sockets)).getsockname()[1]
+        host = f"[{self._address.host}]" if ":" in self._address.host else self._address.host
+        return f"{'wss' if self._tls else 'ws'}://{host}:{port}"
+
+    async def __aenter__(self) -> Self:
+        if self._address is not None:
+            try:
+                self._server = await serve(
+                    self._attend,
+                    self._address.host,
+                    self._address.port,
+                    ssl=self._tls,
+                    origins=[None],  # no page of a browser may join
+                    open_timeout=self._limits.hello_seconds,
+                    server_header=None,
+                    backlog=1024,
+                    **self._options,
+                )
+            except OSError as error:
+                why = "is in use" if error.errno == errno.EADDRINUSE else f"cannot be bound: {error.strerror or error}"
+                raise BadInput(f"address {self._address.host}:{self._address.port} {why}") from None
+        self._tasks = [asyncio.create_task(self._keep_time())]
+        self._tasks += [asyncio.create_task(self._keep_dialled(child)) for child in self._children]
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._server is not None:
+            self._server.close()
+            await self._server.wait_closed()
+
+    async def _keep_time(self) -> None:
+        while True:
+            await asyncio.sleep(TICK)
+            try:
+                self.hub.tick(self._clock())
+                self.faults.pop("hub", None)
+            except RuntimeError as error:  # no version is left until a checkpoint is stored: try again then
+                self.faults["hub"] = str(error)
+
+    async def _attend(self, connection: Connection) -> None:
+        """One connection from its opening to its end."""
+        closing: list[asyncio.Task[None]] = []
+
+        def superseded() -> None:
+            closing.append(asyncio.create_task(connection.close(sockets.POLICY, "superseded")))
+
+        try:
+            session = self.hub.session(superseded)
+        except Violation as violation:
+            refused = wire.Refused(reason=violation.reason, message=str(violation), retry_after=1.0)
+            await self._last_words(connection, Answer(wire.pieces(refused), True), violation.reason)
+            return
+        try:
+            await self._converse(connection, session)
+        except (ConnectionClosed, ConnectionError):
+            pass  # the child may return; its last push counts if it was applied
+        except TimeoutError:
+            slow = Violation("slow", "no hello in time" if session.greeting else "a message took too long")
+            await self._last_words(connection, session.refuse(slow), slow.reason)
+        except Violation as violation:
+            await self._last_words(connection, session.refuse(violation), violation.reason)
+        finally:
+            session.closed_by_peer()
+            await asyncio.gather(connection.close(), *closing, return_exceptions=True)
+
+    async def _converse(self, connection: Connection, session: Session) -> None:
+        limits, loop = self._limits, asyncio.get_running_loop()
+        deadline = loop.time() + limits.hello_seconds
+        while not session.closed:
+            left = max(0.0, deadline - loop.time())
+            if session.greeting:
+                async with asyncio.timeout(left):  # all of the hello, however it is cut
+                    verdict = await sockets.receive(connection, session.feed, first=left, stall=left)
+            else:
+                verdict = await sockets.receive(connection, session.feed, first=None, stall=limits.stall_seconds)
+            answer = verdict if isinstance(verdict, Answer) else session.finish(self._clock())
+            if answer.message is not None:
+                await sockets.send(connection, answer.message, limits.stall_seconds)
+            if answer.close:
+                await connection.close(sockets.POLICY if answer.message is not None else 1000)
+                return
+
+    async def _last_words(self, connection: Connection, answer: Answer, reason: str) -> None:
+        try:
+            if answer.message is not None:
+                await sockets.send(connection, answer.message, sockets.CLOSE_SECONDS)
+        except (ConnectionClosed, ConnectionError, TimeoutError):
+            pass  # nobody listens any more
+        await connection.close(sockets.POLICY, reason)
+
+    async def _keep_dialled(self, child: Dialled) -> None:
+        """Dial a child that listens, and again whenever it is lost."""
+        generator, attempt = random.Random(), 0
+        while True:
+            try:
+                tls = client_tls(child.url, child.pin)
+                async with connect(
+                    child.url, ssl=tls, proxy=None, user_agent_header=None, **self._options
+                ) as connection:
+                    if child.pin:
+                        certificate = connection.transport.get_extra_info("ssl_object").getpeercert(binary_form=True)
+                        check_pin(certificate, child.pin)
+                    call = wire.Call(token=child.token, run=self.hub.federation.run)
+                    await sockets.send(connection, wire.pieces(call), self._limits.stall_seconds)
+                    attempt = 0
+                    self.faults.pop(child.url, None)
+                    await self._attend(connection)
+            except BadInput as error:  # a wrong pin or URL: dialling again would not help
+                self.faults[child.url] = str(error)
+                return
+            except (OSError, TimeoutError, ConnectionClosed, InvalidHandshake, InvalidMessage) as error:
+                self.faults[child.url] = f"{type(error).__name__}: {error}"  # it may not be up yet: dial again
+            await asyncio.sleep(backoff(attempt, generator))
+            attempt += 1

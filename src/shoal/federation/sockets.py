@@ -1,0 +1,66 @@
+"""WebSocket connections as both sides use them: messages in fragments, every wait with an end."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import Any
+
+from websockets.asyncio.connection import Connection
+
+from shoal.federation import wire
+from shoal.federation.wire import Buffer, Violation
+
+CLOSE_SECONDS = 2.0  # for the closing handshake
+POLICY = 1008  # close code of a refusal
+
+
+def options(payload: int, fragment: int) -> dict[str, Any]:
+    """What every connection has in common. `payload`: bytes of the longest message; `fragment`: of the longest frame."""
+    longest = wire.PREFIX.size + wire.MAX_HEADER + 8 + payload
+    return {
+        "compression": None,  # weights hardly shrink, and a small message must not become a large one
+        "max_size": (longest, min(longest, max(fragment, wire.FRAGMENT + wire.MAX_HEADER))),
+        "close_timeout": CLOSE_SECONDS,
+        "ping_interval": 20.0,
+        "ping_timeout": 20.0,
+    }
+
+
+def payload_bytes(sizes: dict[str, int]) -> int:
+    """Bytes of all parts, none of which is longer than float32, but for the normaliser."""
+    return sum(8 * size if name == "normaliser" else 4 * size for name, size in sizes.items())
+
+
+async def send(connection: Connection, message: Sequence[Buffer], stall: float) -> None:
+    """Send a message, in fragments if it is long. TimeoutError if a fragment is not taken within `stall` seconds."""
+    async with asyncio.timeout(stall) as limit:
+        if sum(len(piece) for piece in message) <= wire.FRAGMENT:
+            await connection.send(b"".join(message))
+            return
+
+        async def paced() -> AsyncIterator[Buffer]:
+            for fragment in wire.fragments(message):
+                limit.reschedule(asyncio.get_running_loop().time() + stall)
+                yield fragment
+
+        await connection.send(paced())
+
+
+async def receive(
+    connection: Connection, feed: Callable[[Buffer], object | None], *, first: float | None, stall: float
+) -> object | None:
+    """Feed one message, fragment by fragment, until it ends or `feed` returns something, which is then returned.
+
+    TimeoutError if the message does not begin within `first` seconds, or if `stall` seconds pass between two fragments.
+    `ConnectionClosed` if there is no further message.
+    """
+    async with asyncio.timeout(first) as limit:
+        async for fragment in connection.recv_streaming():
+            if isinstance(fragment, str):
+                raise Violation("malformed", "a text message; all messages are binary")
+            verdict = feed(fragment)
+            if verdict is not None:
+                return verdict
+            limit.reschedule(asyncio.get_running_loop().time() + stall)
+    return None

@@ -1,0 +1,283 @@
+"""The parent's state as immutable values: weights with a version, children with their last sequence number.
+
+A push is applied exactly once: its sequence number must be above the child's last. The version grows with every change of
+the weights and never goes back, also after a restart from an older checkpoint: a checkpoint reserves versions ahead
+(`ceiling`), no version from there on is given out before the next checkpoint is stored, and a restored state begins at it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import msgspec
+import numpy as np
+
+from shoal.core.errors import BadInput
+from shoal.federation.normaliser import Counts, empty, from_vector, merge, mix_moments, to_vector
+from shoal.federation.rules.rule import Contribution, Memory, Rule, Step, columns
+from shoal.federation.wire import Violation
+
+RESERVED = 1 << 20  # versions that a checkpoint covers beyond its own
+
+
+class Child(NamedTuple):
+    """What the parent knows of a child."""
+
+    sequence: int = 0  # of its last push that was applied
+    present: bool = False
+    pushes: int = 0
+    steps: int = 0
+    episodes: int = 0
+    last_steps: int = 0  # of the last push
+    staleness: int = 0  # of the last push
+    distance: float = 0.0  # |C - P|, or |C - base|, at the last push
+
+
+class Arrival(NamedTuple):
+    """A push, decoded and checked."""
+
+    child: str
+    sequence: int
+    base: int
+    vector: np.ndarray  # [P] float32
+    steps: int = 0
+    episodes: int = 0
+    normaliser: Counts | None = None
+    moments: Mapping[str, np.ndarray] = {}
+
+
+class State(NamedTuple):
+    """Everything that a parent is. Its arrays are read-only; a reader keeps a consistent snapshot by keeping it."""
+
+    version: int
+    weights: np.ndarray  # [P] float32
+    ceiling: int = RESERVED  # no version from here on before the next checkpoint
+    normaliser: Counts | None = None
+    moments: Mapping[str, np.ndarray] = {}  # {name: [P]}
+    squares: frozenset[str] = frozenset()  # moments that are never negative
+    memory: Memory = Memory()
+    children: Mapping[str, Child] = {}
+    jumps: tuple[tuple[int, int], ...] = ()  # (last version of a checkpoint, first after its restart)
+    pushes: int = 0  # applied
+    steps: int = 0
+    episodes: int = 0
+
+    @property
+    def present(self) -> int:
+        """Connected children."""
+        return sum(child.present for child in self.children.values())
+
+
+def start(
+    weights: np.ndarray,
+    *,
+    normaliser: int = 0,
+    moments: Mapping[str, np.ndarray] | None = None,
+    squares: frozenset[str] = frozenset(),
+) -> State:
+    """The state of a new federation, version 0."""
+    copies = {name: frozen(vector) for name, vector in (moments or {}).items()}
+    unknown = squares - set(copies)
+    if unknown:
+        raise BadInput(f"no moments named {', '.join(sorted(unknown))}")
+    return State(
+        0, frozen(weights), normaliser=empty(normaliser) if normaliser else None, moments=copies, squares=squares
+    )
+
+
+def frozen(vector: np.ndarray) -> np.ndarray:
+    """A read-only float32 copy."""
+    copy = np.array(vector, np.float32)
+    copy.setflags(write=False)
+    return copy
+
+
+def joined(state: State, name: str) -> State:
+    """A child connected, for the first time or again."""
+    return _with_child(state, name, state.children.get(name, Child())._replace(present=True))
+
+
+def left(state: State, name: str) -> State:
+    """A child is no longer connected; what it contributed stays."""
+    known = state.children.get(name)
+    return state if known is None else _with_child(state, name, known._replace(present=False))
+
+
+def is_new(state: State, name: str, sequence: int) -> bool:
+    """Whether a push has yet to be applied. A child repeats its last push alone; an older one is refused."""
+    last = state.children.get(name, Child()).sequence
+    if sequence < last:
+        raise Violation("replayed", f"push {sequence} of {name!r}; push {last} was applied already", fatal=False)
+    return sequence > last
+
+
+def age(state: State, base: int) -> int:
+    """tau: changes of the weights since version `base`, without the versions that a restart skipped."""
+    if base > state.version:
+        raise Violation("base", f"base version {base}; the parent's is {state.version}", fatal=False)
+    skipped = sum(max(0, end - max(begin, base)) for begin, end in state.jumps)
+    return max(0, state.version - base - skipped)
+
+
+def apply(state: State, rule: Rule, push: Arrival, now: float, *, by_steps: bool = False) -> tuple[State, bool]:
+    """(the state after a push, whether it was applied now). A push that was applied before changes nothing."""
+    if not is_new(state, push.child, push.sequence):
+        return state, False
+    tau = age(state, push.base)
+    child = state.children.get(push.child, Child())
+    child = child._replace(
+        sequence=push.sequence,
+        pushes=child.pushes + 1,
+        steps=child.steps + push.steps,
+        episodes=child.episodes + push.episodes,
+        last_steps=push.steps,
+        staleness=tau,
+        distance=_distance(push.vector, state.weights if rule.takes == "weights" else None),
+    )
+    state = _with_child(state, push.child, child)
+    share = _share(state, push.steps) if by_steps else 1.0
+    one = Contribution(push.child, push.vector, tau, share, push.moments)
+    step = rule.receive(state.weights, state.memory, one, state.present, now)
+    state = _stepped(state, step)._replace(
+        pushes=state.pushes + 1, steps=state.steps + push.steps, episodes=state.episodes + push.episodes
+    )
+    if push.normaliser is not None and state.normaliser is not None:
+        state = state._replace(normaliser=merge(state.normaliser, push.normaliser))
+    return state, True
+
+
+def tick(state: State, rule: Rule, now: float) -> State:
+    """Time passed: a round may end."""
+    return _stepped(state, rule.tick(state.weights, state.memory, state.present, now))
+
+
+def _distance(vector: np.ndarray, start: np.ndarray | None) -> float:
+    squares = 0.0
+    for part in columns(len(vector)):
+        step = vector[part] if start is None else vector[part] - start[part]
+        squares += float(np.dot(step, step))
+    return math.sqrt(squares)
+
+
+def _share(state: State, steps: int) -> float:
+    """Steps of a push relative to the mean of all children's last pushes."""
+    last = [child.last_steps for child in state.children.values() if child.pushes]
+    mean = sum(last) / len(last)
+    return steps / mean if mean else 1.0
+
+
+def _stepped(state: State, step: Step) -> State:
+    if step.parent is None:
+        return state._replace(memory=step.memory)
+    if state.version + 1 >= state.ceiling:
+        raise RuntimeError(f"version {state.version + 1} is not covered by a checkpoint; store one first")
+    weights = step.parent
+    weights.setflags(write=False)
+    moments = {
+        name: mix_moments(
+            vector,
+            [(one.moments[name], rate) for one, rate in step.used if name in one.moments],
+            squares=name in state.squares,
+        )
+        for name, vector in state.moments.items()
+    }
+    return state._replace(version=state.version + 1, weights=weights, moments=moments, memory=step.memory)
+
+
+def _with_child(state: State, name: str, child: Child) -> State:
+    return state._replace(children={**state.children, name: child})
+
+
+# Checkpoints
+
+
+class _Pending(msgspec.Struct, frozen=True):
+    child: str
+    staleness: int
+    share: float
+    moments: tuple[str, ...]
+
+
+class _Saved(msgspec.Struct, frozen=True, kw_only=True):
+    format: int
+    version: int
+    ceiling: int
+    pushes: int
+    steps: int
+    episodes: int
+    squares: tuple[str, ...]
+    moments: tuple[str, ...]
+    jumps: tuple[tuple[int, int], ...]
+    pending: tuple[_Pending, ...]
+    children: dict[str, Child]
+
+
+def reserved(state: State) -> State:
+    """The state that may go on once its checkpoint is stored."""
+    return state._replace(ceiling=state.version + RESERVED)
+
+
+def to_arrays(state: State) -> dict[str, np.ndarray]:
+    """A checkpoint of `reserved(state)`: arrays alone, with the rest as JSON in the bytes of `meta`."""
+    memory = state.memory
+    saved = _Saved(
+        format=1,
+        version=state.version,
+        ceiling=state.version + RESERVED,
+        pushes=state.pushes,
+        steps=state.steps,
+        episodes=state.episodes,
+        squares=tuple(sorted(state.squares)),
+        moments=tuple(state.moments),
+        jumps=state.jumps,
+        pending=tuple(_Pending(one.child, one.staleness, one.share, tuple(one.moments)) for one in memory.pending),
+        children=dict(state.children),
+    )
+    arrays = {"meta": np.frombuffer(msgspec.json.encode(saved), np.uint8), "weights": state.weights}
+    arrays |= {f"moments/{name}": vector for name, vector in state.moments.items()}
+    if state.normaliser is not None:
+        arrays["normaliser"] = to_vector(state.normaliser)
+    if memory.momentum is not None:
+        arrays["momentum"] = memory.momentum
+    for number, one in enumerate(memory.pending):
+        arrays[f"pending/{number}"] = one.vector
+        arrays |= {f"pending/{number}/{name}": vector for name, vector in one.moments.items()}
+    return arrays
+
+
+def from_arrays(arrays: Mapping[str, Any]) -> State:
+    """The state of a checkpoint: nobody is connected, the version is beyond every one that was given out.
+
+    Its own checkpoint must be stored before the version can change: `to_arrays`, then `reserved`.
+    """
+    try:
+        saved = msgspec.json.decode(np.asarray(arrays["meta"], np.uint8).tobytes(), type=_Saved)
+        pending = tuple(
+            Contribution(
+                one.child,
+                frozen(arrays[f"pending/{number}"]),
+                one.staleness,
+                one.share,
+                {name: frozen(arrays[f"pending/{number}/{name}"]) for name in one.moments},
+            )
+            for number, one in enumerate(saved.pending)
+        )
+        momentum = frozen(arrays["momentum"]) if "momentum" in arrays else None
+        return State(
+            version=saved.ceiling,
+            ceiling=saved.ceiling,
+            weights=frozen(arrays["weights"]),
+            normaliser=from_vector(arrays["normaliser"]) if "normaliser" in arrays else None,
+            moments={name: frozen(arrays[f"moments/{name}"]) for name in saved.moments},
+            squares=frozenset(saved.squares),
+            memory=Memory(pending, None, momentum),
+            children={name: child._replace(present=False) for name, child in saved.children.items()},
+            jumps=(*saved.jumps, (saved.version, saved.ceiling)),
+            pushes=saved.pushes,
+            steps=saved.steps,
+            episodes=saved.episodes,
+        )
+    except (KeyError, ValueError, TypeError, msgspec.DecodeError) as error:
+        raise BadInput(f"not a checkpoint of a federation: {type(error).__name__}: {error}") from None

@@ -1,0 +1,170 @@
+"""Slices of vectors: what arrives counts once, what does not is only missed."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from parents import TOKEN, make_hub
+
+from shoal.core.errors import BadInput
+from shoal.federation import state
+from shoal.federation.courier import Update
+from shoal.federation.datagrams import (
+    DOWN,
+    SLICE,
+    UP,
+    DatagramClient,
+    DatagramHub,
+    DatagramServer,
+    Gathering,
+    key_of,
+    slices,
+)
+from shoal.federation.guard import Limits
+
+KEY = key_of(TOKEN, "one")
+SIZE = 3 * SLICE + 17
+VECTOR = np.random.default_rng(0).normal(size=SIZE).astype(np.float32)
+
+
+def sent(sequence: int = 1, vector: np.ndarray = VECTOR, base: int = 0, direction: int = UP) -> list[bytes]:
+    return list(slices(direction, "one", KEY, sequence, base, vector, 7, 2))
+
+
+def gathering() -> Gathering:
+    return Gathering(UP, "one", KEY, SIZE)
+
+
+@given(st.permutations(range(4)))
+def test_any_order_gives_the_vector(order: list[int]) -> None:
+    parts, made = sent(), gathering()
+    ended = [got for index in order for got in made.receive(parts[index], 0.0)]
+    assert len(ended) == 1 and ended[0].there.all()
+    assert ended[0].values.tobytes() == VECTOR.tobytes()
+    assert (ended[0].sequence, ended[0].steps, ended[0].episodes) == (1, 7, 2)
+
+
+def test_a_datagram_fits_into_an_ethernet_frame() -> None:
+    assert max(len(datagram) for datagram in sent()) <= 1472
+
+
+def test_forged_repeated_and_older_slices_are_dropped() -> None:
+    made, good = gathering(), sent()
+    forged = good[0][:50] + b"\x00" + good[0][51:]
+    other_key = next(slices(UP, "one", key_of(TOKEN, "two"), 1, 0, VECTOR))
+    wrong = [
+        forged,
+        other_key,
+        good[0][:-1],
+        b"",
+        good[0][:20],
+        sent(direction=DOWN)[0],
+        *slices(UP, "one", KEY, 1, 0, VECTOR[:-1]),
+    ]
+    for datagram in wrong:
+        assert made.receive(datagram, 0.0) == []
+    assert made.dropped == len(wrong)
+    made.receive(good[1], 0.0)
+    made.receive(good[1], 0.0)
+    assert made.dropped == len(wrong) + 1
+    assert [got.sequence for got in made.receive(sent(2)[0], 0.0)] == [1]
+    assert made.receive(good[0], 0.0) == [] and made.dropped == len(wrong) + 2
+
+
+@given(st.binary(max_size=100))
+def test_garbage_is_dropped(data: bytes) -> None:
+    hub = DatagramHub(make_hub(SIZE))
+    hub.register("one", TOKEN)
+    assert hub.receive(data, None, 0.0) == []
+    made = gathering()
+    assert made.receive(data, 0.0) == [] and made.dropped == 1
+
+
+@pytest.mark.parametrize("rule", ["alpha_beta", "staleness"])
+def test_missing_slices_leave_the_weights_as_they_are(rule: str) -> None:
+    inner = make_hub(SIZE, rule=rule)
+    hub, before = DatagramHub(inner), inner.state.weights
+    hub.register("one", TOKEN)
+    for index in (0, 2):
+        assert hub.receive(sent()[index], "home", 0.0) == []
+    answers = hub.tick(1.0)
+    assert len(answers) == 4 and all(address == "home" for _, address in answers)
+    moved = inner.state.weights != before
+    assert moved[:SLICE].all() and not moved[SLICE : 2 * SLICE].any() and not moved[3 * SLICE :].any()
+    assert inner.state.pushes == 1 and inner.state.children["one"].steps == 7
+    assert hub.tick(2.0) == []
+    after = inner.state
+    for datagram in sent():
+        hub.receive(datagram, "thief", 3.0)
+    assert hub.tick(4.0) == [] and inner.state is after, "late and replayed slices change nothing"
+
+
+def test_hostile_slices_change_nothing() -> None:
+    inner = make_hub(SIZE, limits=Limits(strikes=2))
+    hub = DatagramHub(inner)
+    hub.register("one", TOKEN)
+    before = inner.state.weights.tobytes()
+    for sequence, value in enumerate([np.nan, 1e9, 1.0], start=1):
+        for datagram in sent(sequence, np.full(SIZE, value, np.float32)):
+            assert hub.receive(datagram, "home", 0.0) == []
+    assert inner.state.weights.tobytes() == before
+    assert inner.guard.refused == {"non-finite": 1, "magnitude": 1, "quarantined": 1}
+
+
+def test_rules_that_cannot_miss_slices_are_refused() -> None:
+    with pytest.raises(BadInput, match="rule median by datagrams"):
+        DatagramHub(make_hub(rule="median"))
+
+
+def test_every_network_at_once_is_refused() -> None:
+    with pytest.raises(BadInput, match="name the LAN address"):
+        asyncio.run(DatagramServer.bind(DatagramHub(make_hub()), "0.0.0.0", 0))
+
+
+@pytest.mark.parametrize("loss", [0.0, 0.01, 0.1])
+def test_a_child_and_its_parent_come_together_at_any_loss(loss: float) -> None:
+    """A child that holds still: the parent reaches it, a slice at a time; the exact formula without loss."""
+    inner, rng = make_hub(SIZE, alpha=0.5), random.Random(0)
+    hub, start = DatagramHub(inner), inner.state.weights
+    hub.register("one", TOKEN)
+    down = Gathering(DOWN, "one", KEY, SIZE)
+    child, rounds = VECTOR.copy(), 40
+    for sequence in range(1, rounds + 1):
+        answers = []
+        for datagram in sent(sequence, child, base=inner.state.version):
+            if rng.random() >= loss:
+                answers += hub.receive(datagram, "home", float(sequence))
+        answers += hub.tick(sequence + 0.5)
+        for datagram, _ in answers:
+            if rng.random() >= loss:
+                down.receive(datagram, float(sequence))
+    np.testing.assert_allclose(inner.state.weights, child, atol=1e-5)
+    assert inner.state.pushes == rounds or loss
+    if not loss:
+        np.testing.assert_allclose(inner.state.weights, child + (start - child) * 0.5**rounds, atol=1e-6)
+
+
+def test_over_real_sockets() -> None:
+    inner = make_hub(SIZE, alpha=1.0)
+    inner.state = state.joined(inner.state, "one")
+
+    async def main() -> None:
+        hub = DatagramHub(inner)
+        server = await DatagramServer.bind(hub, "127.0.0.1", 0)
+        hub.register("one", TOKEN)
+        client = await DatagramClient.open("127.0.0.1", server.port, child="one", token=TOKEN, size=SIZE, sequence=0)
+        arrived = 0
+        for number in range(20):
+            got = await client.exchange(Update(VECTOR + np.float32(number), base=0))
+            arrived += got is not None and bool(got.there.all())
+        assert arrived >= 10, "loopback hardly loses anything"
+        assert 10 <= inner.state.pushes <= 20
+        await client.close()
+        await server.close()
+
+    asyncio.run(main())
