@@ -217,7 +217,7 @@ def test_a_clipped_value_moves_less() -> None:
 @pytest.mark.parametrize("name", ALGOS)
 @pytest.mark.parametrize(
     ("field", "value"),
-    [("unroll", 0), ("batch_size", -1), ("gamma", 1.5), ("learning_rate", 0), ("entropy", -1), ("max_grad_norm", 0)],
+    [("unroll", 0), ("batch_size", -1), ("gamma", 1.5), ("learning_rate", 0), ("max_grad_norm", 0)],
 )
 def test_no_algorithm_takes_settings_without_sense(name: str, field: str, value: float) -> None:
     flag = f"--algo.{field.replace('_', '-')} is {value}"
@@ -225,7 +225,14 @@ def test_no_algorithm_takes_settings_without_sense(name: str, field: str, value:
         build(ALGOS[name].Config, {field: value}, "algo.")
 
 
+@pytest.mark.parametrize("name", [name for name, algorithm in ALGOS.items() if not algorithm.replays])
+def test_an_entropy_bonus_is_no_penalty(name: str) -> None:
+    with pytest.raises(BadInput, match=r"--algo\.entropy is -1"):
+        build(ALGOS[name].Config, {"entropy": -1}, "algo.")
+
+
 @pytest.mark.parametrize("name", ALGOS)
 def test_every_algorithm_has_the_shared_fields(name: str) -> None:
-    for field in ("learning_rate", "gamma", "unroll", "batch_size", "entropy"):
+    for field in ("learning_rate", "gamma", "unroll", "batch_size"):
         assert hasattr(ALGOS[name].Config(), field)
+    assert hasattr(ALGOS[name].Config(), "entropy") != ALGOS[name].replays, "action values have no entropy bonus"
