@@ -31,7 +31,7 @@ TINY = [
 ]
 STEPS_A_UPDATE = 2 * 2 * 16
 PATIENCE = 240  # seconds for what is certain to come, on however busy a machine
-START = 3.0  # seconds until an idle machine has imported everything
+START = 1.4  # seconds until an idle machine has imported everything
 LONG = "100000000"  # steps that no test waits for
 ENV = "faulty_env:Faulty"
 

@@ -65,7 +65,7 @@ def test_twice_is_the_end_at_once(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("twice", [False, True])
 def test_in_the_middle_of_compilation(tmp_path: Path, twice: bool) -> None:
-    words = ("--runtime", "threads", "--steps", LONG, "--net.hidden", "16,16,16,16,16,16")
+    words = ("--runtime", "threads", "--steps", LONG, "--net.hidden", "16,16,16")
     with train(tmp_path, *words, shoal_cache=tmp_path / "cold") as run:
         run.until(lambda: (run.run / "metrics.jsonl").exists())
         time.sleep(0.3)

@@ -28,7 +28,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
         "reward_scale": 1.0,
     },
 }
-assert set(SETTINGS) == {name for name, entry in ALGOS.items() if not hasattr(entry, "topologies")}
+assert set(SETTINGS) == {name for name, entry in ALGOS.items() if not entry.topologies}
 RUNTIME = {"dqn": "inline"}  # a replay is not part of what fused compiles
 
 

@@ -13,7 +13,7 @@ from tiny_envs import Walk
 
 import shoal
 from shoal.core.errors import BadInput
-from shoal.core.program import Context, Report
+from shoal.core.program import Context, Reply, Report
 from shoal.experiment import resolve
 from shoal.launch.compose import make_blueprint
 from shoal.learning.weight_exchange import Central
@@ -370,7 +370,7 @@ def test_a_turn_whose_news_was_reported_before_it_was_finished_still_ends_the_ru
             said.append(got)
             if got.version == 2:
                 break
-            got = next(steps)
+            got = steps.send(Reply())
         op = got
         if said and said[-1].version == 2:
             break
