@@ -85,5 +85,5 @@ def is_maximum(name: str) -> bool:
 
 
 def over_all(name: str, numbers: Sequence[float] | np.ndarray) -> float:
-    """What a metric comes to over several updates, minibatches or tellers."""
+    """The value of a metric over several updates, minibatches or senders: the maximum or the mean, by its name."""
     return float(np.max(numbers) if is_maximum(name) else np.mean(numbers))

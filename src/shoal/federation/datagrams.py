@@ -168,7 +168,7 @@ class DatagramHub:
         return [answer for one in ended for answer in self._apply(*known[:2], one, now)]
 
     def tick(self, now: float) -> list[tuple[bytes, Any]]:
-        """Time passed: a push of which nothing more comes is applied as it is."""
+        """Apply the pushes whose missing slices are overdue, as far as they arrived."""
         answers = []
         for child, key, gathering in self._children.values():
             if now - gathering.at >= SETTLE:
@@ -277,7 +277,7 @@ class DatagramClient(asyncio.DatagramProtocol):
                 self._answer.set_result(got)
 
     def error_received(self, exc: Exception) -> None:
-        """Nobody listens there just now: that is a loss like any other."""
+        """No socket listens at the other end: the datagram counts as lost."""
 
     async def exchange(self, update: Update) -> Gathered | None:
         """Push; what arrives of the answer, None if nothing does. Weights are missing where `there` is False."""

@@ -7,7 +7,7 @@
                     <-             Pushed | Pulled | Status | Refused
       Bye           ->
 
-The side that dials proves itself first, so that nobody learns a token by knocking. A child has at most one request
+The side that dials proves itself first, so that a stranger who connects learns no token. A child has at most one request
 under way. `feed` takes fragments, `finish` ends a message and returns it; both raise `Violation`, after which the
 connection is to be closed. What a message *means* is decided elsewhere: `hub` for the parent, `courier` for the child.
 """

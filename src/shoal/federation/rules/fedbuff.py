@@ -1,4 +1,4 @@
-"""Buffered asynchronous aggregation: every K changes, whoever sent them, are applied at once."""
+"""Buffered asynchronous aggregation: every K changes, from any children, are applied at once."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def fedbuff(
 class FedBuff:
     """Settings of the rule."""
 
-    about: ClassVar[str] = "the mean of every K changes, whoever sent them, older ones discounted (FedBuff)"
+    about: ClassVar[str] = "the mean of every K changes, from any children, older ones discounted (FedBuff)"
     takes: ClassVar[Takes] = "delta"
     adopts: ClassVar[Adopts] = "always"
 
