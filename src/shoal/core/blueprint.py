@@ -1,4 +1,4 @@
-"""What a topology wires together: recipes and sizes, no live things, so that any part may be built in another process."""
+"""The blueprint that a topology wires: recipes and sizes, no live objects, so that any part can be built in another process."""
 
 from __future__ import annotations
 
@@ -36,27 +36,27 @@ class EnvRows(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class Blueprint:
-    """One choice per axis, resolved."""
+    """A run with one choice per axis, resolved."""
 
     algorithm: Algorithm
     make_rows: Callable[[int, Context], EnvRows]  # (actor, its context)
     actors: int
-    envs: int  # of each actor
+    envs: int  # per actor
     learners: int = 1
-    unrolls: int = 0  # that a learner takes for one update; 0 is one of each actor
+    unrolls: int = 0  # per learner and update; 0 means one from each actor
     seed: int
     updates: int  # the version at which the budget is spent
-    start: int = 0  # the version to go on from
-    spent: int = 0  # environment steps made up to there, by updates of whatever size
-    state: Mapping[str, np.ndarray] = field(default_factory=dict)  # the learner's, by leaf name; the others are fresh
+    start: int = 0  # the version to resume from
+    spent: int = 0  # environment steps made up to `start`, possibly with another batch size
+    state: Mapping[str, np.ndarray] = field(default_factory=dict)  # saved learner leaves by name; the rest start fresh
     snapshots: Mapping[str, Mapping[str, np.ndarray]] = field(default_factory=dict)  # by role, for exact resume
     pure_env: Any = None  # the environments as pure functions, for `fused`
-    starts: tuple[Starts, ...] = ()  # where each actor's fresh episodes begin; () leaves it to the environments
+    starts: tuple[Starts, ...] = ()  # samplers of each actor's initial states; () leaves them to the environments
     report_every: int = 0  # updates between two looks at the learner; 0 leaves it to the clock
-    driven: bool = False  # a driver answers reports: nothing acts by an update's weights before the reply
+    driven: bool = False  # a driver answers reports: no actor uses an update's weights before the reply
 
     def __getstate__(self) -> dict[str, Any]:
-        """Another process builds its own caches, and only acts: it needs no weights."""
+        """Drop caches, weights and snapshots: another process builds its own caches and only acts."""
         fields = self.__dataclass_fields__
         return {name: value for name, value in self.__dict__.items() if name in fields} | {"state": {}, "snapshots": {}}
 
@@ -79,7 +79,10 @@ class Blueprint:
         return self.spent + (self.updates - self.start) * self.steps_per_update
 
     def progress(self, version: int, steps: int = 0) -> float:
-        """The share of the budget that is spent: by updates, or by steps since the start, some of which may be lost."""
+        """The share of the budget that is spent, by updates or by steps since the start, whichever is more.
+
+        Steps can exceed what the updates account for, because some experience may be lost.
+        """
         made = max((version - self.start) * self.steps_per_update, steps)
         return (self.spent + made) / max(1, self.budget)
 
@@ -90,12 +93,12 @@ class Blueprint:
 
     @cached_property
     def layout(self) -> Layout:
-        """Of what travels to actors."""
+        """Layout of the weights that are sent to actors."""
         return layout_of(self.actor_shapes)
 
     @cached_property
     def record(self) -> Record:
-        """Of one actor's unroll."""
+        """Record of one actor's unroll."""
         algorithm, spec = self.algorithm, self.algorithm.task.spec
         carry = jax.eval_shape(lambda: algorithm.initial_carry(self.envs))
         if self.earns:
@@ -110,7 +113,7 @@ class Blueprint:
 
     @cached_property
     def earns(self) -> bool:
-        """Whether actors send what each environment's episode has earned so far, since the learner cannot keep it by column."""
+        """Whether actors send each environment's return so far, because the learner cannot track it by column."""
         return self.algorithm.task.mixed and self.state_shapes.reward is not None
 
     def _init(self) -> LearnerState:
@@ -118,21 +121,21 @@ class Blueprint:
 
     @cached_property
     def _fresh(self) -> Any:
-        """`_init`, compiled; it is traced once for its shapes and its values."""
+        """`_init`, compiled; one trace gives both its shapes and its values."""
         return jax.jit(self._init)
 
     @cached_property
     def state_shapes(self) -> LearnerState:
-        """The learner's state in shapes alone, known long before it is made."""
+        """The shapes of the learner's state, available long before the state itself."""
         return LearnerState(*self._fresh.eval_shape())
 
     @cached_property
     def actor_shapes(self) -> Any:
-        """What acts, in shapes alone."""
+        """The shapes of the actor's state."""
         return jax.eval_shape(self.algorithm.actor_state, self.state_shapes)
 
     def initial_state(self) -> LearnerState:
-        """The learner's state at `start`: fresh, or with the leaves that `state` names put in their places."""
+        """The learner's state at `start`: fresh, with the leaves in `state` replacing the fresh ones."""
         return self._initial_state
 
     @cached_property
@@ -155,7 +158,7 @@ def restore_leaves(tree: Any, arrays: Mapping[str, np.ndarray]) -> Any:
 
 
 def named_leaves(tree: Any) -> dict[str, np.ndarray]:
-    """Every leaf by its path: what a checkpoint stores."""
+    """Every leaf by its path, as a checkpoint stores it."""
     return {
         jax.tree_util.keystr(path, simple=True, separator="/"): np.asarray(leaf)
         for path, leaf in jax.tree.leaves_with_path(tree)

@@ -1,4 +1,4 @@
-"""Typed settings from files and words: frozen dataclasses, whose field docstrings are the help."""
+"""Typed settings from files and the command line: frozen dataclasses whose field docstrings are the help."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ Fraction = Annotated[float, msgspec.Meta(ge=0, le=1)]
 
 @cache
 def field_help(config: type) -> dict[str, str]:
-    """{field: docstring below it}, read from the source of the class and of those it builds on."""
+    """{field: docstring below it}, read from the source of the class and of its bases."""
     found: dict[str, str] = {}
     for base in reversed(config.__mro__):
         if dataclasses.is_dataclass(base):
@@ -62,7 +62,7 @@ def _hints(config: Any) -> dict[str, Any]:
 
 
 def _from_word(value: Any, kind: Any) -> Any:
-    """Words of the command line become what the type asks for: lists are split at commas, `none` is None."""
+    """Convert a command-line word to what the type expects: lists are split at commas, `none` is None."""
     if not isinstance(value, str):
         return value
     bare = typing.get_args(kind)[0] if typing.get_origin(kind) is Annotated else kind
@@ -76,19 +76,19 @@ def _from_word(value: Any, kind: Any) -> Any:
 
 
 def _with_zero(word: str) -> str:
-    """`.5` as `0.5`: numbers are read by the rules of JSON, which want a digit before the point."""
+    """Write `.5` as `0.5`: numbers are parsed as JSON, which requires a digit before the point."""
     return _BARE_POINT.sub(r"\g<1>0\2", word)
 
 
 def build(config: type[C], values: Mapping[str, Any], prefix: str = "") -> C:
-    """A `config` from loose values (words or numbers). Unknown names and wrong types say what would be right."""
+    """Build a `config` from words or numbers. Errors for unknown names and wrong types say what would be valid."""
     names = [f.name for f in dataclasses.fields(typing.cast(Any, config))]
     loose = {name.replace("-", "_"): value for name, value in values.items()}
     for name in loose:
         if name not in names:
             show = partial(_flag, prefix)
             known = f" There are: {', '.join(map(show, names))}." if names else " There is nothing to set."
-            # The bare names are compared: a common prefix would make everything look alike.
+            # Compare bare names: a common prefix would make all of them look alike.
             raise BadInput(f"unknown setting {show(name)}.{nearest(name, names, show=show) or known}")
     typed: dict[str, Any] = {}
     for name, value in loose.items():
@@ -107,7 +107,7 @@ def _flag(prefix: str, name: str) -> str:
 
 
 def _rule(error: msgspec.ValidationError, kind: Any) -> str:
-    """What would have been right, in a user's words."""
+    """The rule that the value broke, in a user's words."""
     for option in (kind, *typing.get_args(kind)):
         if typing.get_origin(option) is typing.Literal:
             return f"expected one of {', '.join(map(str, typing.get_args(option)))}"

@@ -1,4 +1,4 @@
-"""What can go wrong, sorted by whose turn it is: the user's (`BadInput`, exit code 2) or the run's (`RunFailed`, 1)."""
+"""Errors, sorted by whose fault they are: the user's (`BadInput`, exit code 2) or the run's (`RunFailed`, exit code 1)."""
 
 import difflib
 from collections.abc import Callable, Iterable
@@ -21,7 +21,7 @@ class UnknownEnv(BadInput):
 
 
 class RunFailed(ShoalError):
-    """The run began and could not go on; what it had learnt is in its checkpoints. `detail` is for the log."""
+    """The run started and could not continue; its progress is in its checkpoints. `detail` is for the log."""
 
     def __init__(self, message: str, detail: str = "") -> None:
         super().__init__(message)
@@ -29,10 +29,10 @@ class RunFailed(ShoalError):
 
 
 class EnvFault(ShoalError):
-    """An environment raised, hung or returned what is not a number."""
+    """An environment raised, hung or returned NaN or infinity."""
 
 
 def nearest(name: str, valid: Iterable[str], most: int = 3, show: Callable[[str], str] = str) -> str:
-    """` Did you mean 'a' or 'b'?` for the closest valid names, each as `show` writes it, or an empty string."""
+    """` Did you mean 'a' or 'b'?` for the closest valid names, each formatted by `show`, or an empty string."""
     close = difflib.get_close_matches(name, list(valid), n=most, cutoff=0.5)
     return f" Did you mean {' or '.join(repr(show(c)) for c in close)}?" if close else ""

@@ -1,4 +1,4 @@
-"""Random keys by path: (seed, who, which) names one key, on every runtime and in every process."""
+"""Random keys by path: (seed, purpose, numbers...) names one key, on every runtime and in every process."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ _POOL = 4  # words that NumPy's SeedSequence holds
 
 
 def key_data(seed: int, *path: int) -> np.ndarray:
-    """The raw data of a JAX key. Made on the host, so that no device call stands between two unrolls."""
+    """The raw data of a JAX key, made on the host to avoid a device call between two unrolls."""
     return np.random.SeedSequence(entropy=seed, spawn_key=path).generate_state(2)
 
 
 def going_on(start: int) -> tuple[int, ...]:
-    """What a path ends with in a run that goes on from `start`, where the number of keys drawn before is not known."""
+    """The suffix of a key path in a run resumed from `start`, when the number of keys drawn before is unknown."""
     return (start,) if start else ()
 
 
 def keys_in_a_row(seed: int, *path: int, first: int, count: int) -> np.ndarray:
-    """`key_data(seed, *path, at)` of `count` consecutive `at`s from `first`: [count, 2].
+    """`key_data(seed, *path, at)` for `count` consecutive values of `at` from `first`: [count, 2].
 
-    NumPy's hash of all of them at once: one by one they take longer than the updates of a small net that use them.
+    Computes NumPy's hash for all of them at once: one by one, making the keys takes longer than a small net's updates.
     """
     last = np.arange(first, first + count, dtype=np.uint32)
     words = [np.full(count, word, np.uint32) for word in _words(seed, path)] + [last]
@@ -57,7 +57,7 @@ def keys_in_a_row(seed: int, *path: int, first: int, count: int) -> np.ndarray:
 
 
 def _words(seed: int, path: tuple[int, ...]) -> list[int]:
-    """What SeedSequence hashes: the seed in 32-bit words, filled up to a pool, then the path likewise."""
+    """The words that SeedSequence hashes: the seed in 32-bit words, padded to the pool's size, then the path's words."""
 
     def split(value: int) -> list[int]:
         return [value & 0xFFFFFFFF, *(split(value >> 32) if value >> 32 else [])]

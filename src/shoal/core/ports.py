@@ -1,8 +1,8 @@
-"""Through what roles speak: the ports. Topologies name them, runtimes implement them.
+"""Ports: how roles communicate. Topologies name them, runtimes implement them.
 
-A role is a generator. Whatever may have to wait is an `Op`, and a role waits with `value = yield from port.method(...)`.
-How the waiting is done belongs to the runtime: `inline` lets another role run, a thread or a process sleeps until the
-other side signals. Roles therefore hold no lock and never sleep.
+A role is a generator. An action that may have to wait is an `Op`, and a role waits with `value = yield from port.method(...)`.
+The runtime decides how to wait: `inline` lets another role run; a thread or a process sleeps until the other side signals.
+Roles therefore hold no lock and never sleep.
 
 All ports carry fixed records of arrays (`core.record`), never Python objects.
 """
@@ -28,7 +28,7 @@ NOT_YET = _NotYet()
 
 
 class Op(Generic[T]):
-    """Something that may have to wait. `attempt` never blocks: it answers, or `NOT_YET`, and may be called again.
+    """An operation that may have to wait. `attempt` never blocks: it returns the answer or `NOT_YET`, and may be called again.
 
     `wait(seconds)` sleeps until the answer may have changed, at most that long.
     """
@@ -40,10 +40,10 @@ class Op(Generic[T]):
     ) -> None:
         self.attempt = attempt
         self.wait = wait
-        self.what = what  # for the message when nobody can go on
+        self.what = what  # describes the operation in the message about a deadlock
 
     def now(self) -> T | None:
-        """The answer, if that needs no waiting."""
+        """The answer if it is available without waiting, else None."""
         answer = self.attempt()
         return None if isinstance(answer, _NotYet) else answer
 
@@ -58,195 +58,195 @@ class Stream(Protocol):
     Ordering: first in, first out within a lane; between lanes none. Blocking: `claim` waits while the lane is full
     (back-pressure), `take` while it is empty. Threads: one producer a lane, one consumer a stream; they may differ.
     Death: a slot that its producer claimed and never pushed is claimed again by the producer's successor, so a
-    transition is seen once or not at all; a taken slot stays readable until released, whoever dies.
+    transition is seen once or not at all; a taken slot stays readable until released, even if its producer dies.
     """
 
     lanes: int
 
     def claim(self, lane: int) -> Op[Slot]:
-        """The lane's next empty slot, to be filled in place. Claiming twice without a push gives the same slot."""
+        """The lane's next empty slot, to fill in place. Claiming twice without a push gives the same slot."""
 
     def push(self, lane: int) -> None:
-        """The claimed slot is complete: the consumer may take it."""
+        """Hand over the claimed slot: the consumer may take it."""
 
     def take(self, lane: int) -> Op[Slot]:
         """The lane's oldest full slot, without copying. It is valid until `release`."""
 
     def take_any(self, lanes: Sequence[int]) -> Op[tuple[int, Slot]]:
-        """(lane, its oldest full slot) of the first of these lanes, in this order, that has one."""
+        """(lane, its oldest full slot) from the first of `lanes`, in the given order, that has one."""
 
     def release(self, lane: int) -> None:
-        """The oldest taken slot may be filled again."""
+        """Return the oldest taken slot to the producer."""
 
     def untake(self, lane: int) -> None:
-        """What was taken of this lane and not released is full again, as before it was taken."""
+        """Undo: the slots of this lane that were taken and not released are full again."""
 
     def depth(self, lane: int) -> int:
-        """Slots that are full and not yet taken."""
+        """Number of slots that are full and not yet taken."""
 
     def pushed(self, lane: int) -> int:
-        """Slots pushed so far: where a producer's successor goes on."""
+        """Number of slots pushed so far, where a producer's successor continues."""
 
 
 class SharedStream(Stream, Protocol):
-    """A Stream (`StreamSpec.shared`) that several consumers take from, or in another order: newest first, or the newest alone.
+    """A Stream (`StreamSpec.shared`) with several consumers, or with another order: newest first, or the newest only.
 
-    What is taken is a copy, so that a slot is free at once, nobody reads half of two unrolls, and a consumer's death
-    loses nothing but its copies; `untake` is refused. `queue` and `stack` give each slot to one consumer. A `window` holds a
-    lane's newest slot: `claim` never waits, what is pushed replaces what was there, read or not, and every consumer may
-    read it. A producer may end its lane; the others see it (the active bitmap) once the lane is empty.
+    `take` copies. A slot is therefore free at once, no consumer reads a torn unroll, and a consumer's death loses only
+    its copies; `untake` is refused. `queue` and `stack` give each slot to one consumer. A `window` holds a lane's newest
+    slot: `claim` never waits, a push replaces the old slot, read or not, and every consumer may read it. A producer may
+    end its lane; the other roles see that in `active` once the lane is empty.
     """
 
     def end_of(self, consumer: int, reread: bool = False) -> SharedStream:
-        """The same stream as this consumer sees it. It takes a version of a window once, unless `reread`."""
+        """One consumer's view of the stream. It takes each version of a window once, unless `reread`."""
 
     def discard(self, lane: int) -> None:
-        """The copy that was taken last is not needed; `release` is for the oldest."""
+        """Drop the copy that was taken last (`release` drops the oldest)."""
 
     def finish(self, lane: int) -> None:
-        """The producer pushes no more."""
+        """End the lane: its producer will push no more."""
 
     def active(self) -> np.ndarray:
-        """[lanes] False where the producer has finished and nothing is left."""
+        """[lanes] False where the producer has finished and the lane is empty."""
 
     def lost(self) -> int:
-        """Slots that were replaced before anybody had read them."""
+        """Number of slots that were replaced before any consumer read them."""
 
     def collisions(self) -> np.ndarray:
-        """[consumers, 2] slots that each has read, and those of them that another had read before."""
+        """[consumers, 2] slots that each consumer has read, and how many of them another had read before."""
 
 
 class Board(Protocol):
-    """The newest weights, versioned, from one writer to any number of readers; the last `history` versions stay.
+    """The newest weights, versioned, from one writer to any number of readers; keeps the last `history` versions.
 
     Ordering: versions only rise. Blocking: `read` waits for its version, `publish` and `latest` never wait. Threads:
-    one writer, any readers; a reader never sees half of one version and half of another. Death: readers outlive
+    one writer, any readers; a reader never sees a mixture of two versions. Death: readers outlive
     the writer and keep its last version; a reader's death has no effect.
     """
 
     def publish(self, version: int, vector: np.ndarray) -> None:
-        """Make `vector` the newest. It is copied."""
+        """Make a copy of `vector` the newest version."""
 
     def read(self, version: int) -> Op[np.ndarray]:
-        """A copy of exactly this version. `LookupError` when it is so old that it was overwritten."""
+        """A copy of exactly this version. Raises `LookupError` if it has been overwritten."""
 
     def latest(self) -> tuple[int, np.ndarray]:
         """(version, copy); version -1 and zeros before the first `publish`."""
 
 
 class Table(Protocol):
-    """Rows of one vector each, that many workers pull from and push to, by one of two consistencies.
+    """A table whose rows are vectors; many workers pull from and push to them, under one of two consistencies.
 
     Ordering: a worker's own pushes apply in order; between workers none. Blocking: `pull` never; `push` never under
     `hogwild`, and waits for the row's lock under `lock`, as `change` does. Threads: any. Death: a worker that dies before its
-    push has no effect; one that dies inside it under `hogwild` leaves part of the addition, under `lock` all of a row or
-    nothing, and its lock is free again.
+    push has no effect. One that dies inside its push leaves part of the addition under `hogwild`; under `lock` it leaves
+    all of a row or nothing, and its lock is freed.
     """
 
     rows: int
-    waited: float  # seconds that this end has waited for locks
+    waited: float  # seconds that this end of the port has waited for locks
 
     def put(self, vector: np.ndarray, row: int = 0) -> None:
-        """The first contents of a row, before anybody else uses it."""
+        """Set the initial contents of a row, before any other role uses it."""
 
     def pull(self, row: int = 0, most: int | None = None) -> tuple[int, np.ndarray]:
-        """(changes of this row so far, copy of its vector, or of the first `most` entries)."""
+        """(number of changes to this row so far, copy of its vector or of its first `most` entries)."""
 
     def push(self, worker: int, delta: np.ndarray, row: int = 0) -> Op[int]:
-        """Add `delta`; answers the number of changes so far, this one included."""
+        """Add `delta` to the row. The answer is the number of changes so far, including this one."""
 
     def change(self, rows: Sequence[int], by: Change) -> Op[int]:
-        """Under the locks of these rows, taken in the order of their numbers: `by(versions, vectors)` gives the new vectors.
+        """Replace these rows by `by(versions, vectors)`, holding their locks, which are taken in order of row number.
 
-        Answers the number of changes of the first of them so far, this one included. Not under `hogwild`.
+        The answer is the number of changes to the first of `rows` so far, including this one. Not available under `hogwild`.
         """
 
     def move(self, old: np.ndarray, new: np.ndarray, row: int = 0) -> Op[int]:
-        """Take the row from `old` to `new`: entries that still are `old` become `new`, to the others the difference is added.
+        """Move the row from `old` to `new`: entries that still equal `old` become `new`; the others get the difference added.
 
-        For one role that does not push. Under `hogwild` a push at the same moment may be lost, as between two pushes.
+        For a single role that does not push. Under `hogwild` a simultaneous push may be lost, as between two pushes.
         """
 
     def lost(self) -> float:
-        """The share of what was pushed that did not arrive, because two added at once; of a sample of the entries."""
+        """The share of pushed changes that were lost to simultaneous additions, estimated on a sample of the entries."""
 
 
 class Roster(Protocol):
-    """Who does how much: shares out a fixed number of turns among workers, as fast as each of them takes them.
+    """Division of labour: shares out a fixed number of turns among workers, each at its own speed.
 
     Ordering: turns are numbered in the order in which they are taken; under `inline` workers alternate. Blocking: `turn`
     waits until the roster is open, and for ever once all turns are taken; `meet` waits for the other workers. Threads:
-    one caller a worker. Death: a turn that was taken and not finished is the successor's.
+    one caller a worker. Death: a turn that was taken and not finished passes to the worker's successor.
     """
 
     def open(self) -> None:
-        """What the workers need is in place."""
+        """Let the workers begin: everything they need is in place."""
 
     def turn(self, worker: int) -> Op[int]:
         """The number of this worker's next turn."""
 
     def finish(self, worker: int) -> None:
-        """The turn is done."""
+        """Mark this worker's turn as done."""
 
     def finished(self) -> int:
-        """Turns done so far by all workers together."""
+        """Number of turns done so far by all workers together."""
 
     def turns(self, worker: int) -> int:
-        """Turns done so far by this worker and its predecessors."""
+        """Number of turns done so far by this worker and its predecessors."""
 
     def meet(self, worker: int) -> Op[None]:
-        """Wait until every worker has come as often as this one."""
+        """Barrier: wait until every worker has called `meet` as often as this one."""
 
 
 class Call(Protocol):
-    """Questions that are answered in batches: many clients, one server or several.
+    """Requests that are answered in batches: many clients, one server or several.
 
     Ordering: a client has one question open at a time; a batch holds questions in order of arrival. Blocking: `ask`
     waits for its answer, `gather` for at least one question. Threads: one role a client, one a server; a question goes
-    to one server. Death: a dead client's question is answered into the void; when a server dies, `ask` waits for its
-    successor, which finds the question.
+    to one server. Death: the answer to a dead client is dropped; when a server dies, `ask` waits for its successor,
+    which finds the question.
     """
 
     def ask(self, client: int, question: Mapping[str, np.ndarray]) -> Op[Slot]:
         """The answer to this question, a copy."""
 
     def gather(self, most: int, least: int = 1, patience: float = 0.0) -> Op[list[tuple[int, Slot]]]:
-        """One to `most` open questions, with their clients. They are not copied: each is valid until its answer.
+        """One to `most` open questions, each with its client. They are not copied: a question is valid until it is answered.
 
-        While fewer than `least` are open it waits for more, until the oldest is `patience` seconds old.
+        While fewer than `least` are open, waits for more, until the oldest is `patience` seconds old.
         """
 
     def answer(self, clients: Sequence[int], answers: Sequence[Mapping[str, np.ndarray]]) -> None:
-        """Hand each of these clients, gathered here before, its answer."""
+        """Send each of these clients, whose questions were gathered here, its answer."""
 
 
 class Group(Protocol):
-    """Members that meet: everybody contributes, everybody leaves with the same bits.
+    """An all-reduce group: every member contributes, and all get the same bits.
 
-    Ordering: rounds; a member cannot enter a round before it left the one before. Blocking: `mean` waits for all
-    members. Threads: one caller a member. Death: a missing member stops the round for all. Where its successor comes, every
-    other member gets `GroupBroken` once, in the round that it is in or the next that it enters; all then meet in a
-    first round again, and go on from what they last agreed upon. Every decision that changes control flow (stop, end,
-    all have data) must be reduced too.
+    Ordering: rounds; a member cannot enter a round before it has left the previous one. Blocking: `mean` waits for all
+    members. Threads: one caller a member. Death: a missing member stops the round for all. When its successor arrives, every
+    other member gets `GroupBroken` once, in its current round or the next one it enters; all members then start
+    again with a first round and continue from what they last agreed upon. Every decision that changes control flow (stop,
+    end, all have data) must be reduced too.
     """
 
     members: int
 
     def mean(self, member: int, vector: np.ndarray) -> Op[np.ndarray]:
-        """The mean over all members, summed in the order of their numbers. One round's vectors have one length."""
+        """The mean over all members, summed in the order of their numbers. All vectors of a round have the same length."""
 
 
 class GroupBroken(Exception):
-    """A member of the group died and came anew: rounds count from the start, and what was under way is void."""
+    """A member of the group died and was restarted: rounds count from the start, and the current round is void."""
 
 
 class Pool(Protocol):
-    """Rows that all remember: each worker writes into a ring of its own, and everybody reads all rings.
+    """A shared replay: each worker writes rows into a ring of its own, and all workers read all rings.
 
     Ordering: a ring holds its writer's newest rows. Blocking: never. Threads: one writer a ring, any readers; a reader
-    is told which rows were overwritten while it read them. Death: a worker that dies inside a write leaves at most that
-    write's rows unannounced, and those that it may have touched count as overwritten; its successor goes on in the same
-    ring without waiting.
+    is told which rows were overwritten while it read them. Death: when a worker dies inside a write, at most that
+    write's rows are missing, and the rows that it may have touched count as overwritten; its successor continues in the
+    same ring without waiting.
     """
 
     rings: int
@@ -259,16 +259,16 @@ class Pool(Protocol):
         """[rings] rows ever written: row number i lies in slot `i % slots`."""
 
     def sizes(self) -> np.ndarray:
-        """[rings] rows that are there."""
+        """[rings] rows that are currently held."""
 
     def read(self, indices: np.ndarray, counts: np.ndarray) -> tuple[Slot, np.ndarray]:
-        """Copies of the rows at `indices`, and which of them are still what they were at `counts`."""
+        """Copies of the rows at `indices`, and a mask of those that have not changed since `counts` was taken."""
 
     def snapshot(self) -> dict[str, np.ndarray]:
-        """Copies of all that is there, also while others write."""
+        """Copies of all rows and counts; safe while others write."""
 
     def fits(self, arrays: Mapping[str, np.ndarray]) -> bool:
-        """Whether a snapshot's rows would come to lie where they lay."""
+        """Whether `restore` would put a snapshot's rows back into the same slots."""
 
     def restore(self, arrays: Mapping[str, np.ndarray]) -> None:
-        """Take in a snapshot, before anybody writes. One that does not fit is dealt out over the rings, the newest rows first."""
+        """Load a snapshot, before any worker writes. One that does not fit is dealt out over the rings, newest rows first."""

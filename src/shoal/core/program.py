@@ -20,7 +20,7 @@ class StreamSpec:
     depth: int  # slots a lane
     record: Record
     order: Literal["queue", "stack", "window"] = "queue"  # oldest first, newest first, or the newest alone
-    others: tuple[str, ...] = ()  # further consumers, each of whom may take from every lane
+    others: tuple[str, ...] = ()  # further consumers; each may take from every lane
     ends: bool = False  # producers may finish their lanes
     kind = "Stream"
 
@@ -30,7 +30,7 @@ class StreamSpec:
 
     @property
     def shared(self) -> bool:
-        """Taken by copy, under a lock: by several consumers, or in another order than that of arrival."""
+        """Whether slots are taken by copy, under a lock: with several consumers, an order other than arrival, or ends."""
         return self.order != "queue" or bool(self.others) or self.ends
 
 
@@ -74,14 +74,14 @@ class CallSpec:
 class GroupSpec:
     members: int
     size: int  # the longest vector of a round
-    roles: tuple[str, ...] = ()  # who the members are, to wake them alone; () wakes everybody
+    roles: tuple[str, ...] = ()  # the members' roles, to wake only them; () wakes all
     kind = "Group"
 
 
 @dataclass(frozen=True, kw_only=True)
 class PoolSpec:
-    workers: int  # a ring each
-    slots: int  # rows a ring
+    workers: int  # each with a ring of its own
+    slots: int  # rows per ring
     record: Record  # of one row
     kind = "Pool"
 
@@ -93,16 +93,16 @@ Ended = Literal["budget", "solved", "stopped", "paused", "pruned"]  # why a run 
 
 @dataclass(frozen=True, kw_only=True)
 class Fault:
-    """Something broke and was put right; `detail` has the original traceback where there is one."""
+    """A failure that the run recovered from; `detail` has the original traceback if there is one."""
 
     role: str
     kind: str  # env_raised, env_nan, env_hung; bad_update; actor_died, learner_died and so on, by `RoleSpec.kind`
     detail: str
-    in_a_row: int = 0  # of updates that were dropped: how many without a good one between, with this one
+    in_a_row: int = 0  # for a dropped update: the number of consecutive drops, including this one
 
 
 class Episode(NamedTuple):
-    """A finished training episode. A tuple, because short episodes come by the hundred thousand a second."""
+    """A finished training episode. A tuple, because short episodes can number a hundred thousand a second."""
 
     ret: float
     length: int
@@ -110,7 +110,7 @@ class Episode(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Report:
-    """What the main role says after each update. Times are seconds, on the machine's monotonic clock."""
+    """The main role's report after each update. Times are seconds on the machine's monotonic clock."""
 
     version: int
     env_steps: int  # since the start of this process
@@ -119,8 +119,8 @@ class Report:
     episodes: tuple[Episode, ...]
     metrics: Mapping[str, float]
     state: Any  # the learner's
-    lags: Mapping[int, int] = field(default_factory=dict)  # rows learnt from, by how many versions old what acted was
-    # (version, learner's state) at the round numbers of updates that were passed, where many are made in one go.
+    lags: Mapping[int, int] = field(default_factory=dict)  # {age of the acting weights in versions: rows learnt from}
+    # (version, learner's state) at each multiple of `report_every` passed, when many updates are made in one call.
     looks: Sequence[tuple[int, Any]] = ()
 
 
@@ -128,31 +128,31 @@ class Report:
 class Reply:
     """A driver's answer to a report."""
 
-    weights: np.ndarray | None = None  # [P] the params to go on with, in the order of `to_vector(report.state.params)`
+    weights: np.ndarray | None = None  # [P] params to continue with, in the order of `to_vector(report.state.params)`
     stop: bool = False  # end the run here, with a checkpoint of these weights
     why: Literal["stopped", "paused", "pruned"] = "stopped"  # the reason for a stop, for the run's result
 
 
-Driver = Callable[[Report], Reply | None]  # drives a run: called with every report, before anything acts by its weights
+Driver = Callable[[Report], Reply | None]  # called with every report, before any actor uses its weights
 
 
 @dataclass
 class Context:
-    """What a runtime gives to a role."""
+    """Callbacks that a runtime gives to a role."""
 
     name: str
-    fault: Callable[[Fault], None]  # say that something broke and was put right
+    fault: Callable[[Fault], None]  # report a failure that was recovered from
     beat: Callable[[], None] = lambda: None  # called at every environment step: a role may be told there to end
     env: Callable[[bool], None] = lambda inside: (
         None
-    )  # True before every environment call, False after it: they alone are timed
+    )  # True before every environment call, False after it: only these calls are timed
 
 
 Steps = Generator[Op[Any] | Report, Any, None]
 
 
 class Part(NamedTuple):
-    """One part of a snapshot. `lasts`: it holds by itself, so that it is saved also where the other roles begin again."""
+    """One part of a snapshot. `lasts`: valid on its own, so it is saved even when the other roles will start afresh."""
 
     arrays: Mapping[str, np.ndarray]
     lasts: bool = False
@@ -162,18 +162,18 @@ Snapshot = dict[str, Part]
 
 
 class Role(Protocol):
-    """A loop. It yields an `Op` where it may have to wait, and the main role a `Report` after each update.
+    """A loop. It yields an `Op` where it may have to wait; the main role also yields a `Report` after each update.
 
-    `reply = yield Report(...)` gives the main role a `Reply`, whose weights it adopts. Where a driver answers, it publishes
-    the weights of an update after the reply; where none does, before the report, so that no actor waits for a reader.
+    `reply = yield Report(...)` gives the main role a `Reply`, whose weights it adopts. With a driver, it publishes the
+    weights of an update after the reply; without one, before the report, so that no actor waits for the report's reader.
     """
 
     def run(self) -> Steps: ...
 
     def snapshots(self) -> Snapshot:
-        """Between two of its steps: what its successor needs to go on bit for bit, by part; {} if that cannot be had.
+        """The state a successor needs to continue bit for bit, by part; {} if that is not possible.
 
-        Of the main role, the parts that last may be asked for at any time.
+        Called between two steps of the role. The main role's lasting parts may be requested at any time.
         """
 
     def close(self) -> None: ...
@@ -181,14 +181,14 @@ class Role(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class RoleSpec:
-    """How to make a role. `build` may be sent to another process, so it holds recipes and no live things."""
+    """How to make a role. `build` may be sent to another process, so it holds recipes and no live objects."""
 
     name: str
     build: Callable[[Ports, Context], Role]
     main: bool = False  # runs where the program was started, and reports
-    kind: str = "actor"  # in the name of a fault: actor_died
-    steps_env: bool = False  # calls environments: it alone may be taken to hang, and may have further ranks for them
-    core: int | None = None  # the core it would like to stay on, counted from 0
+    kind: str = "actor"  # prefix of fault names: actor_died
+    steps_env: bool = False  # calls environments: only such a role can be declared hung, or be given helper ranks
+    core: int | None = None  # the preferred core, counted from 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -197,8 +197,8 @@ class Program:
 
     roles: tuple[RoleSpec, ...]
     ports: Mapping[str, PortSpec] = field(default_factory=dict)
-    whole: Any = None  # what `fused` compiles instead of running roles; None where that makes no sense
-    # What an actor's further processes run, where a runtime gives it several; it is given their communicator.
+    whole: Any = None  # what `fused` compiles instead of running roles; None if the topology cannot be fused
+    # The function that an actor's helper processes run, if a runtime gives it several; its argument is their communicator.
     helper: Callable[[Any], None] | None = None
 
     @property
@@ -207,7 +207,7 @@ class Program:
 
 
 def check_fits(program: Program, runtime: str, provides: frozenset[str], topology: str) -> None:
-    """Refuse a program before anything starts, naming the port that the runtime lacks."""
+    """Refuse a program before it starts, naming the ports that the runtime lacks."""
     missing = sorted(program.requires - provides)
     if missing:
         raise BadInput(

@@ -1,4 +1,4 @@
-"""Fixed records of arrays: what ports carry. The layout is known when the program is built, so that a slot is plain memory."""
+"""Fixed records of arrays, which ports carry. The layout is known when the program is built, so a slot is plain memory."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-ALIGN = 64  # bytes; a cache line, and what XLA asks of memory that it reads in place
+ALIGN = 64  # bytes: a cache line, and the alignment XLA needs to read memory in place
 
 
 class Field(NamedTuple):
@@ -21,7 +21,7 @@ class Field(NamedTuple):
 
 
 class Record(NamedTuple):
-    """Named arrays with fixed shapes. `views` lays them over a buffer; `empty` makes one of its own."""
+    """Named arrays with fixed shapes. `views` maps them onto a buffer; `empty` allocates one."""
 
     fields: tuple[Field, ...]
 
@@ -42,7 +42,7 @@ class Record(NamedTuple):
         return max(ALIGN, sum(-(-field.nbytes // ALIGN) * ALIGN for field in self.fields))
 
     def views(self, buffer: Any, offset: int = 0) -> dict[str, np.ndarray]:
-        """Arrays over `buffer`, which must hold `nbytes` from `offset` on."""
+        """Arrays over `buffer`, which must hold `nbytes` bytes from `offset` on."""
         return {
             field.name: np.ndarray(field.shape, field.dtype, buffer=buffer, offset=offset + at)
             for field, at in self._offsets()

@@ -1,6 +1,6 @@
-"""What an environment shows and takes, in Shoal's own words: flat arrays with a documented order.
+"""Shapes of observations and actions: flat arrays with a documented order.
 
-Observations are one array an environment: a float32 vector, or an NHWC uint8 image. Actions are one array too:
+An observation is one array per environment: a float32 vector, or an NHWC uint8 image. An action is one array too:
 
 | Gymnasium space | parts | array for B environments |
 | --- | --- | --- |
@@ -38,7 +38,7 @@ class Binary(msgspec.Struct, frozen=True, tag=True):
 
 
 class Continuous(msgspec.Struct, frozen=True, tag=True):
-    """Real numbers. Actions are normalised: what the policy calls -1 and 1 are `low` and `high` to the environment.
+    """Real numbers. Actions are normalised: the policy's -1 and 1 are the environment's `low` and `high`.
 
     An entry without finite bounds is passed through unscaled and unclipped.
     """
@@ -91,7 +91,7 @@ class ObsSpec(msgspec.Struct, frozen=True):
 
 
 class EnvSpec(msgspec.Struct, frozen=True):
-    """What an algorithm must know of its environment."""
+    """The facts about an environment that an algorithm needs."""
 
     name: str
     obs: ObsSpec

@@ -1,4 +1,4 @@
-"""Where episodes begin, as a plug-in: the actor asks it at the start of every fresh unroll."""
+"""Samplers of initial states, as plug-ins: the actor calls one at the start of every fresh unroll."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from shoal.core.trajectory import Array
 
 
 class Starts(Protocol):
-    """Pure and hashable. It lives on the actor, so that a sampler may ask the policy where it is least sure."""
+    """A sampler of initial states, pure and hashable. It runs on the actor, so it can query the policy's uncertainty."""
 
     def init(self, key: Array) -> Any:
-        """What it remembers between unrolls: a tree of arrays."""
+        """The sampler's initial state, a tree of arrays, carried between unrolls."""
 
     def sample(self, state: Any, actor: ActorState, key: Array, n: int) -> tuple[Array, Any]:
-        """(n starts as the environment's reset takes them, what to remember)."""
+        """(n initial states in the form that the environment's reset takes, the sampler's next state)."""

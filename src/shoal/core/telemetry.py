@@ -1,4 +1,4 @@
-"""Telemetry: names of metrics, and the news that other roles send to the main one as fixed records of a Stream."""
+"""Telemetry: metric names, and the news that other roles send to the main role as fixed records on a Stream."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from shoal.core.record import Field, Record
 
 @dataclass(frozen=True)
 class NewsFormat:
-    """The record of one piece of news: steps made, episodes ended, and one number a metric."""
+    """The record of one piece of news: steps made, episodes ended, and one number per metric."""
 
     metrics: tuple[str, ...]
     episodes: int  # the most that one piece of news may hold: every step of an unroll could end one
@@ -26,7 +26,7 @@ class NewsFormat:
             (
                 Field("steps", (1,), "int64"),
                 Field("clock", (2,), "float64"),  # when this work began and ended, on the monotonic clock
-                Field("ended", (1,), "int64"),  # episodes below that count
+                Field("ended", (1,), "int64"),  # number of valid entries in `returns` and `lengths`
                 Field("returns", (self.episodes,), "float64"),
                 Field("lengths", (self.episodes,), "int64"),
                 Field("metrics", (len(self.metrics),), "float64"),
@@ -36,7 +36,7 @@ class NewsFormat:
     def write(
         self, slot: Slot, steps: int, began: float, episodes: Iterable[Episode], metrics: Mapping[str, float]
     ) -> None:
-        """Fill a claimed slot. A metric that is missing is NaN, and left out by the reader."""
+        """Fill a claimed slot. A missing metric is written as NaN, which the reader leaves out."""
         ended = list(episodes)
         slot["steps"][0] = steps
         slot["clock"][...] = began, time.monotonic()
@@ -68,19 +68,19 @@ class News:
 
 
 def mean_metrics(news: Sequence[News]) -> dict[str, float]:
-    """The mean of each metric over the news that have it; of names that end in `max` the largest."""
+    """The mean of each metric over the news that have it; the maximum for names that end in `max`."""
     names = dict.fromkeys(name for one in news for name in one.metrics)
     known = {name: [one.metrics[name] for one in news if name in one.metrics] for name in names}
     return {name: over_all(name, numbers) for name, numbers in known.items()}
 
 
 def metric_name(name: str) -> str:
-    """What the algorithm calls `policy` is logged as `loss/policy`; a name with a place of its own keeps it."""
+    """The logged name: an algorithm's `policy` becomes `loss/policy`; a name with a prefix of its own keeps it."""
     return name if "/" in name else f"loss/{name}"
 
 
 def is_maximum(name: str) -> bool:
-    """Whether the largest of several counts, not their mean."""
+    """Whether several values are combined by their maximum instead of their mean."""
     return name.endswith("max")
 
 

@@ -1,4 +1,4 @@
-"""The trajectory: what actors fill and learners read.
+"""The trajectory, which actors fill and learners read.
 
 Rows are steps, columns environments. An episode that ends at row t (`boundary`) leaves its last observation in
 `obs[t+1]`; row t+1 is the autoreset row (`valid` False), whose action was ignored; row t+2 is `first` of the next
@@ -26,7 +26,7 @@ class Trajectory(NamedTuple):
     reward: Array  # [T, B]
     discount: Array  # [T, B]  1 - terminated, 0 also at a cut inside an episode; the algorithm multiplies by gamma
     boundary: Array  # [T, B]  the episode ended here, either way: traces stop
-    valid: Array  # [T, B]  False where nothing was chosen: the autoreset row, a dropped step
+    valid: Array  # [T, B]  False where no action was chosen: the autoreset row, a dropped step
     first: Array  # [T+1, B]  an episode starts here: the carry is zeroed before this row
     extras: dict[str, Array]  # {name: [T, B, ...]} from act
     carry: dict[str, Array]  # recurrent state before row 0, {} for feed-forward; `EARNED` where columns mix
@@ -34,13 +34,13 @@ class Trajectory(NamedTuple):
 
 
 class Transitions(NamedTuple):
-    """Rows that stand for themselves, as a replay keeps them: n steps from where an action was chosen. Arrays [..., N]."""
+    """Self-contained rows for a replay: the n steps that follow an action. Arrays [..., N]."""
 
     obs: Array
     action: Array
     reward: Array  # of the n steps, discounted
-    discount: Array  # of what follows them, gamma included; 0 after an end
-    next_obs: Array  # what follows them
+    discount: Array  # applied to the value of `next_obs`, gamma included; 0 after a termination
+    next_obs: Array  # the observation after the n steps
 
 
 def trajectory_record(
@@ -52,7 +52,7 @@ def trajectory_record(
 ) -> Record:
     """The record of one unroll. `extras` and `carry` map names to arrays (or structures) shaped [B, ...].
 
-    `clock` is beside the trajectory: when the unroll began and ended, on the machine's monotonic clock.
+    The extra field `clock` says when the unroll began and ended, on the machine's monotonic clock.
     """
     t, b = unroll, envs
     fields = [

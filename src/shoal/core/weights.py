@@ -1,7 +1,7 @@
-"""Weights are one vector: a tree of arrays flattened once, with a layout that says which part is what.
+"""Weights as one vector: a tree of arrays, flattened, with a layout that names and places each part.
 
-Three ways to make a vector of a tree: `to_vector` in NumPy, `flat` inside a compiled function, both of float32 leaves, and
-`to_words`, which carries leaves of any type bit for bit.
+There are three ways to flatten a tree. `to_vector` (NumPy) and `flat` (inside a compiled function) take float32 leaves;
+`to_words` carries leaves of any type bit for bit.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import numpy as np
 
 
 class Layout(NamedTuple):
-    """Names and shapes of a tree's leaves in the order of the vector, and how to put the tree together again."""
+    """Names and shapes of a tree's leaves in the order of the vector, and the structure to rebuild the tree."""
 
     names: tuple[str, ...]
     shapes: tuple[tuple[int, ...], ...]
@@ -56,13 +56,13 @@ def layout_of(tree: Any) -> Layout:
 
 
 def to_vector(tree: Any) -> np.ndarray:
-    """All leaves in one float32 vector of its own memory."""
+    """All leaves in one newly allocated float32 vector."""
     leaves = [np.asarray(leaf, np.float32).reshape(-1) for leaf in jax.tree.leaves(tree)]
     return np.concatenate(leaves) if leaves else np.zeros(0, np.float32)
 
 
 def moved(vector: np.ndarray, old: np.ndarray, new: np.ndarray) -> np.ndarray:
-    """`vector` moved by `new - old`; exactly `new` where it still is `old`."""
+    """`vector` moved by `new - old`; exactly `new` where it still equals `old`."""
     return np.where(vector == old, new, vector + (new - old))
 
 
@@ -73,12 +73,12 @@ def flat(tree: Any) -> jax.Array:
 
 
 def words_of(tree: Any) -> int:
-    """The length of `to_words(tree)`; of a tree of shapes, too."""
+    """The length of `to_words(tree)`; `tree` may also be a tree of shapes."""
     return sum(_words(leaf) for leaf in jax.tree.leaves(tree))
 
 
 def to_words(tree: Any) -> np.ndarray:
-    """All leaves bit for bit, whatever their type, as a float32 vector of its own memory: each begins at a word of four bytes."""
+    """All leaves of any type, bit for bit, in a newly allocated float32 vector; each leaf starts at a four-byte boundary."""
     vector = np.zeros(words_of(tree), np.float32)
     raw, at = vector.view(np.uint8), 0
     for leaf in jax.tree.leaves(tree):
@@ -89,7 +89,7 @@ def to_words(tree: Any) -> np.ndarray:
 
 
 def from_words(vector: np.ndarray, like: Any) -> Any:
-    """What `to_words` had packed, in the shapes and types of `like`; every leaf has its own memory."""
+    """Inverse of `to_words`: a tree with the shapes and types of `like`; every leaf has its own memory."""
     leaves, treedef = jax.tree.flatten(like)
     raw, at, found = np.ascontiguousarray(vector).view(np.uint8), 0, []
     for leaf in leaves:
@@ -105,5 +105,5 @@ def _words(leaf: Any) -> int:
 
 
 def params_hash(tree: Any) -> str:
-    """SHA-256 of the weights' bytes: equal if and only if every bit is."""
+    """SHA-256 of the weights' bytes."""
     return hashlib.sha256(to_vector(tree).tobytes()).hexdigest()

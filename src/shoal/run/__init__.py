@@ -1,8 +1,8 @@
-"""What a run leaves behind: folder, checkpoints, policy, metrics; and how it is shown while it lives.
+"""A run's output: folder, checkpoints, policy, metrics, and the live display.
 
-Here live the run folder (`folder`), atomic checksummed files (`files`, `checkpoints`, `policy`), metric sinks
+This package holds the run folder (`folder`), atomic checksummed files (`files`, `checkpoints`, `policy`), metric sinks
 (`sinks`), the rows that sinks have written (`timeline`) and the live panel (`progress`). May import: `core`, `acting`;
-`safetensors`, `tensorboardX`, `wandb`, `mlflow` and `rich` live here alone. You may change: add a sink as a class and a
-line in `SINKS`; what a file contains, with its format number. Looking for who reads a folder and draws it? `observe`.
-For what is worth saving? `launch`. For locks and signals? `process`.
+only this package imports `safetensors`, `tensorboardX`, `wandb`, `mlflow` and `rich`. You may change: add a sink as a class
+and a line in `SINKS`; a file's contents, with its format number. Looking for the code that reads a folder and draws it?
+`observe`. For the choice of what is saved? `launch`. For locks and signals? `process`.
 """

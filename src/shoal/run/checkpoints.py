@@ -1,9 +1,9 @@
 """Checkpoints that survive being killed, running out of disk, and damage.
 
 A checkpoint is `step-N.safetensors` and the manifest `step-N.json`, which names that file with its SHA-256. The
-manifest is written last and is the commit: without it there is no checkpoint, and what it names was on the disk before.
-Each manifest counts on from the one before (`serial`), so that a run resumed from an old step still knows which is
-newest.
+manifest is written last and is the commit: without it there is no checkpoint, and the file it names is already on disk.
+Manifests are numbered in the order of saving (`serial`), so that a run resumed from an old step still knows which
+checkpoint is newest.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ from shoal.run.files import Corrupt
 
 S = TypeVar("S", bound=msgspec.Struct)
 FORMAT = 1
-WEIGHTS = "state/params/"  # where the names of weights begin
+WEIGHTS = "state/params/"  # prefix of the names of weights
 _DATA = re.compile(r"step-(\d+)(?:\.\d+)?\.safetensors")
 _MANIFEST = re.compile(r"step-(\d+)\.json")
 
 
 class Manifest(msgspec.Struct, forbid_unknown_fields=True):
-    """What `step-N.json` holds. `sha256` seals the manifest itself, and must be its first field."""
+    """The contents of `step-N.json`. `sha256` seals the manifest itself, and must be its first field."""
 
     sha256: str
     format: int
     step: Annotated[int, msgspec.Meta(ge=0)]
-    serial: Annotated[int, msgspec.Meta(ge=0)]  # how many were committed before it
+    serial: Annotated[int, msgspec.Meta(ge=0)]  # number of checkpoints committed before it
     file: Annotated[str, msgspec.Meta(pattern=r"^step-\d+(\.\d+)?\.safetensors$")]  # a bare name, in this folder
     size: int
     file_sha256: str
@@ -64,9 +64,9 @@ def _ignore(message: str) -> None:
 
 
 class Checkpoints:
-    """The checkpoints in `folder`: the last `keep` and the best by score. One writer; readers may come at any time.
+    """The checkpoints in `folder`: the last `keep` and the best by score. One writer; readers may read at any time.
 
-    `on_alert` receives one line for each thing that a user should know; nothing is raised for what training survives.
+    `on_alert` receives one line for each problem that a user should know about. Problems that training survives raise nothing.
     """
 
     def __init__(self, folder: Path | str, keep: int = 3, on_alert: Callable[[str], None] = _ignore) -> None:
@@ -84,9 +84,9 @@ class Checkpoints:
     def save(
         self, step: int, arrays: Mapping[str, Any], meta: Mapping[str, Any] | None = None, score: float | None = None
     ) -> Path | None:
-        """Commit a checkpoint and return its manifest's path; None, after one alert, when the disk refuses.
+        """Commit a checkpoint and return its manifest's path; None, after one alert, if the disk refuses.
 
-        Weights that are not finite are refused in the same way: what was saved before is worth more.
+        Weights that are not finite are refused in the same way, to keep the earlier checkpoints.
         """
         spoilt = [name for name, array in arrays.items() if name.startswith(WEIGHTS) and not np.isfinite(array).all()]
         if spoilt:
@@ -121,7 +121,7 @@ class Checkpoints:
 
     def _commit(self, step: int, data: bytes, meta: dict[str, Any], score: float | None) -> Path:
         committed = self._manifests(quiet=True)
-        # Saved again, a step gets a file of another name: the one that its manifest still names must not change.
+        # A step that is saved again gets another file name: the file that its manifest still names must not change.
         names = {f"step-{step}.safetensors", f"step-{step}.1.safetensors"} - {m.file for m in committed}
         file = min(names, key=len)
         manifest = Manifest(
@@ -174,21 +174,21 @@ class Checkpoints:
             match = _DATA.fullmatch(entry)
             if match is None or entry in named:
                 continue
-            # Beside a damaged manifest the file stays: a user may yet want what is in it.
+            # The file beside a damaged manifest stays: a user may still want its contents.
             if int(match[1]) in whole or not self._path(int(match[1])).exists():
                 (self.folder / entry).unlink(missing_ok=True)
 
     # Loading
 
     def steps(self) -> list[int]:
-        """Of the checkpoints whose manifests are whole, newest first."""
+        """The steps of all checkpoints with an intact manifest, newest first."""
         return [m.step for m in self._manifests(quiet=True)]
 
     def load(self, which: str | int | Path = "last") -> Loaded:
-        """The checkpoint `last`, `best`, of a step, or at a path (of either file).
+        """Load a checkpoint: `last`, `best`, a step, or a path (to either file).
 
-        A damaged one is reported through `on_alert`, and the one before it is loaded. `BadInput` when none is left, or
-        when none has a score and the best is asked for.
+        A damaged checkpoint is reported through `on_alert`, and the one before it is loaded. Raises `BadInput` if none is
+        left, or if `best` is requested and none has a score.
         """
         candidates = self._manifests(quiet=False)
         if which == "best":
@@ -240,7 +240,7 @@ class Checkpoints:
         return self.folder / f"step-{step}.json"
 
     def _manifests(self, *, quiet: bool) -> list[Manifest]:
-        """Those that are whole, newest first; each other one is an alert unless `quiet`."""
+        """The intact manifests, newest first; each damaged one raises an alert unless `quiet`."""
         found: list[Manifest] = []
         for entry in os.listdir(self.folder) if self.folder.is_dir() else ():
             match = _MANIFEST.fullmatch(entry)
@@ -286,7 +286,7 @@ def _finite(score: float | None) -> float | None:
 
 
 def _rank(manifest: Manifest) -> tuple[float, int]:
-    """Higher is better; of equal scores the newer, which has trained longer."""
+    """Sort key: higher is better; of equal scores the newer checkpoint wins, which has trained longer."""
     return (-math.inf if manifest.score is None else manifest.score, manifest.serial)
 
 

@@ -1,4 +1,4 @@
-"""Files that are whole or absent: written beside, fsynced, renamed; and sealed, so that any damage shows."""
+"""Atomic, sealed files: written to a temporary file, fsynced and renamed, with a checksum that reveals any damage."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-_LIFE = secrets.token_hex(4)  # tells this process from an earlier one with the same id
+_LIFE = secrets.token_hex(4)  # distinguishes this process from an earlier one with the same id
 _TEMP = re.compile(r"\..+\.(\d+)-([0-9a-f]{8})\.tmp")
 _SEAL = re.compile(rb'"sha256": ?"([0-9a-f]{64})"')
 UNSEALED = "0" * 64
@@ -23,7 +23,7 @@ class Corrupt(Exception):
 
 
 def sync_directory(folder: Path) -> None:
-    """Make renames in `folder` outlive a power cut, where directories can be synced."""
+    """Make renames in `folder` survive a power cut, if the platform can sync directories."""
     if os.name != "posix":
         return
     descriptor = os.open(folder, os.O_RDONLY)
@@ -34,7 +34,7 @@ def sync_directory(folder: Path) -> None:
 
 
 def make_directory(folder: Path) -> None:
-    """Make `folder` and what is missing above it, each to outlive a power cut as a renamed file does."""
+    """Make `folder` and its missing parents, so that each survives a power cut."""
     if not folder.is_dir():
         make_directory(folder.parent)
         folder.mkdir(exist_ok=True)
@@ -42,7 +42,7 @@ def make_directory(folder: Path) -> None:
 
 
 def write_atomically(path: Path, data: bytes) -> None:
-    """`path` holds the old content or all of `data`, whenever the machine stops. OSError leaves no temporary file."""
+    """Replace `path` so that it holds the old content or all of `data`, even after a crash. OSError leaves no temporary file."""
     temp = path.with_name(f".{path.name}.{os.getpid()}-{_LIFE}.tmp")
     try:
         descriptor = os.open(temp, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
@@ -71,7 +71,7 @@ def _alive(pid: int) -> bool:
 
 
 def clean_temporaries(folder: Path) -> None:
-    """Remove what killed writers left. A living writer's file stays: a reader may open the folder while a run saves."""
+    """Remove killed writers' temporary files. A live writer's file stays: a reader may open the folder while a run saves."""
     for entry in os.listdir(folder):
         match = _TEMP.fullmatch(entry)
         if match is None:
@@ -99,7 +99,7 @@ def seal(data: bytes) -> bytes:
 
 
 def check_seal(data: bytes) -> None:
-    """`Corrupt` unless every byte is as it was sealed."""
+    """Raise `Corrupt` unless every byte is as it was sealed."""
     match = _SEAL.search(data)
     if match is None:
         raise Corrupt("it has no checksum" if data else "it is empty")
@@ -108,12 +108,12 @@ def check_seal(data: bytes) -> None:
 
 
 def pretty(document: Any) -> bytes:
-    """JSON for people, with a last newline."""
+    """Indented JSON with a final newline."""
     return msgspec.json.format(msgspec.json.encode(document, enc_hook=_plain), indent=2) + b"\n"
 
 
 def _plain(value: Any) -> Any:
-    """What JSON has no word for, as it comes from NumPy and pathlib."""
+    """Convert NumPy and pathlib values, which JSON cannot express."""
     if isinstance(value, np.generic):
         return value.item()
     if isinstance(value, np.ndarray):

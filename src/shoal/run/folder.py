@@ -1,4 +1,4 @@
-"""The run folder: where a run puts all that it leaves, and how it is found again."""
+"""The run folder: creating it, opening it, and the files in it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _PACKAGES = ("jax", "jaxlib", "optax", "numpy", "gymnasium", "envpool", "ale-py"
 
 
 class RunFolder:
-    """Paths of one run. `create` makes a new one, `open` finds an existing one."""
+    """Paths of one run. `create` makes a new folder, `open` finds an existing one."""
 
     def __init__(self, path: Path, checkpoint: Path | None = None, made: tuple[Path, ...] = ()) -> None:
         self.path = path
@@ -39,7 +39,7 @@ class RunFolder:
 
     @classmethod
     def create(cls, path: Path | str | None, env: str, algo: str, topology: str) -> RunFolder:
-        """A new, writable folder: `path`, or `runs/<env>-<algo>-<topology>-<stamp>`. `BadInput` leaves nothing."""
+        """Make a new, writable folder: `path`, or `runs/<env>-<algo>-<topology>-<stamp>`. `BadInput` leaves no folder."""
         if path is None:
             stem = Path("runs") / f"{_plain(env)}-{_plain(algo)}-{_plain(topology)}-{time.strftime('%Y%m%d-%H%M%S')}"
             count = 1
@@ -57,7 +57,7 @@ class RunFolder:
 
     @classmethod
     def open(cls, path: Path | str) -> RunFolder:
-        """An existing run, by its folder or by a file in it. `BadInput` if it is none."""
+        """Open an existing run by its folder or by a file in it. Raises `BadInput` if it is not a run."""
         given = Path(path)
         if not given.exists():
             raise BadInput(f"there is no run {str(path)!r}")
@@ -76,7 +76,7 @@ class RunFolder:
         files.write_atomically(self.config_path, files.pretty({**config, "machine": describe_machine()}))
 
     def read_config(self) -> dict[str, Any]:
-        """The config, `machine` included. `BadInput` if the file holds no JSON object."""
+        """The config, including `machine`. Raises `BadInput` if the file holds no JSON object."""
         config = read_json(self.config_path)
         algo = config.get("algo")
         if isinstance(algo, dict) and algo.get("name") in ("dqn", "dyna_q") and algo.get("entropy") == 0.0:
@@ -84,25 +84,25 @@ class RunFolder:
         return config
 
     def discard(self) -> None:
-        """Undo `create`: what was refused after all leaves nothing behind."""
+        """Undo `create`, so that a refused run leaves nothing behind."""
         for entry in self.path.iterdir():
             shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
         for folder in reversed(self._made):
-            with contextlib.suppress(OSError):  # somebody else has put something there meanwhile
+            with contextlib.suppress(OSError):  # another process has put a file there meanwhile
                 folder.rmdir()
 
     def log(self, text: str) -> None:
-        """Into `faults.log`, with the time. A log that cannot be written stops nothing."""
+        """Append `text` to `faults.log`, with the time. A log that cannot be written is ignored."""
         with contextlib.suppress(OSError), (self.path / "faults.log").open("a") as file:
             file.write(f"{time.strftime('%F %T')} {text}\n\n")
 
     def write_json(self, path: Path, document: Mapping[str, Any]) -> None:
-        """`summary.json`, `evaluation.json`: whole or not at all."""
+        """Write `summary.json` or `evaluation.json` atomically."""
         files.write_atomically(path, files.pretty(dict(document)))
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """The JSON object in a file. `BadInput` if it cannot be read or holds anything else."""
+    """The JSON object in a file. Raises `BadInput` if it cannot be read or holds anything else."""
     try:
         return msgspec.json.decode(path.read_bytes(), type=dict[str, Any])
     except OSError as error:
@@ -114,19 +114,19 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def ways(evaluation: Mapping[str, Any]) -> dict[str, Any]:
-    """What `evaluation.json` holds: the `greedy` and the `sampled` episodes, whichever were played last of each."""
-    if "returns" in evaluation:  # of one way, as it was written once
+    """The contents of `evaluation.json`: the latest `greedy` and the latest `sampled` evaluation."""
+    if "returns" in evaluation:  # older versions stored one evaluation only
         return {"greedy" if evaluation.get("greedy", True) else "sampled": dict(evaluation)}
     return dict(evaluation)
 
 
 def _plain(name: str) -> str:
-    """A name as part of a folder's name: nothing that a file system or a shell would read as more."""
+    """`name` without characters that are special to a file system or a shell."""
     return re.sub(r"[^A-Za-z0-9._+-]+", "_", name).strip("._") or "x"
 
 
 def _make(path: Path, *, taken_if_empty: bool = False) -> tuple[Path, ...] | None:
-    """Make `path` and check that it can be written: the folders that had to be made, or None if it is in use already."""
+    """Make `path` and check that it is writable. Returns the folders that had to be made, or None if it is in use already."""
     made: list[Path] = []
     try:
         for folder in [*reversed(path.parents), path]:
@@ -158,7 +158,7 @@ def _refuse_used(path: Path) -> None:
 
 
 def describe_machine() -> dict[str, Any]:
-    """Versions and hardware, without importing what they are the versions of."""
+    """Package versions and hardware, found without importing the packages."""
     from shoal import __version__
 
     versions = {"python": platform.python_version(), "shoal": __version__}

@@ -1,7 +1,7 @@
-"""What a run remembers of its own course: as much of a long one as of a short one.
+"""A run's history in bounded memory.
 
-`Course` is the curve on the panel. `Gathered` holds the metrics between two lines of the sinks: each line is written at most
-so often, and says what its metrics came to since the line before.
+`Course` is the curve on the panel. `Gathered` aggregates metrics between two lines of the sinks: lines are written at a
+limited rate, and each summarises the metrics since the previous line.
 """
 
 from __future__ import annotations
@@ -14,10 +14,11 @@ from shoal.acting.episodes import episode_metrics
 from shoal.core.program import Episode
 
 POINTS = 512  # of a course
-EPISODES = 8192  # between two lines, for quantiles
+EPISODES = 8192  # kept between two lines, for quantiles
 
-# What a metric of several updates comes to, by its name or by the part before the slash. What is not named is the mean, or
-# for names that end in `max` the largest. Counts since the start are the newest, counts since the last word are sums.
+# How a metric is aggregated over several updates, by its full name or by the part before the slash. Other metrics are
+# averaged, or their maximum is taken if the name ends in `max`. Counts since the start keep the newest value; counts since
+# the previous report are summed.
 NEWEST = ("speed", "status", "replay", "window", "table", "explore")
 NEWEST_NAMES = ("queue/refused", "queue/helped", "lag/dropped", "imagined/gradients")
 SUMS = ("time", "fault")
@@ -25,7 +26,7 @@ SUM_NAMES = ("imagined/rows",)
 
 
 class Course:
-    """A series of which at most `most` points are kept: when they are full, each two neighbours become their mean."""
+    """A series of at most `most` points: when it is full, each pair of neighbours is replaced by its mean."""
 
     def __init__(self, most: int = POINTS) -> None:
         assert most > 1 and most % 2 == 0, most
@@ -45,13 +46,13 @@ class Course:
 
 
 class Gathered:
-    """Metrics since the last `take`. What is not finite is left out: a mean would be nothing else any more."""
+    """Metrics since the last `take`. Values that are not finite are left out, because one would spoil the mean."""
 
     def __init__(self) -> None:
         self._clear()
 
     def _clear(self) -> None:
-        self._values: dict[str, tuple[float, int]] = {}  # what they come to so far (of means the sum), and how many
+        self._values: dict[str, tuple[float, int]] = {}  # (aggregate so far, or the sum for a mean; count)
         self._returns, self._lengths, self._count = 0.0, 0, 0
         self._some: list[Episode] = []  # one episode in `_every`
         self._every = 1
@@ -72,7 +73,7 @@ class Gathered:
             self._some, self._every = self._some[::2], 2 * self._every
 
     def take(self) -> dict[str, float]:
-        """What all that was added comes to; the next begins with nothing."""
+        """The aggregate of everything added since the last call; starts over."""
         found = {n: value / count if _rule(n) == "mean" else value for n, (value, count) in self._values.items()}
         found |= episode_metrics(self._some)
         if self._count:

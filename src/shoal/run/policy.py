@@ -17,13 +17,13 @@ FORMAT = 1
 
 
 def save_policy(path: Path | str, arrays: Mapping[str, Any], meta: Mapping[str, Any]) -> None:
-    """Write `arrays` and `meta` (plain JSON values) to `path`, whole or not at all."""
+    """Write `arrays` and `meta` (plain JSON values) to `path` atomically."""
     header = {"format": str(FORMAT), "meta": files.pretty(dict(meta)).decode(), "sha256": files.UNSEALED}
     files.write_atomically(Path(path), files.seal(tensors.encode(arrays, header)))
 
 
 def load_policy(path: Path | str) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-    """(arrays, meta). `BadInput` if the file is missing, damaged or of another format."""
+    """(arrays, meta). Raises `BadInput` if the file is missing, damaged or of another format."""
     path = Path(path)
     try:
         data = path.read_bytes()

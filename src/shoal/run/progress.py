@@ -1,4 +1,4 @@
-"""What a user sees while a run lives: a panel on a terminal, a line now and then elsewhere. Standard error only."""
+"""Live progress of a run: a panel on a terminal, occasional lines elsewhere. Writes to standard error only."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _LINE_S = 5.0
 
 
 def sparkline(values: Sequence[float], width: int = 40) -> str:
-    """The course of `values` in at most `width` characters, each the mean of its share; gaps for what is no number."""
+    """`values` as a line of at most `width` characters, each the mean of its share; gaps where no value is finite."""
     if not values:
         return ""
     width = min(width, len(values))
@@ -29,7 +29,7 @@ def sparkline(values: Sequence[float], width: int = 40) -> str:
     if not finite:
         return " " * width
     low, span = min(finite), max(finite) - min(finite)
-    # A flat course is drawn in the middle: neither failure nor triumph.
+    # A flat course is drawn at half height.
     levels = [0.5 if span == 0 else (m - low) / span for m in means]
     return "".join(" " if math.isnan(x) else _BARS[min(7, int(x * 8))] for x in levels)
 
@@ -46,21 +46,21 @@ def clock(seconds: float | None) -> str:
 
 
 def shares(times: Mapping[str, float]) -> dict[str, float]:
-    """Each phase's part of the whole, {} when nothing was measured."""
+    """Each phase's share of the total time, {} if nothing was measured."""
     known = {name: max(0.0, times[name]) for name in _PHASES if math.isfinite(times.get(name, math.nan))}
     total = sum(known.values())
     return {name: value / total for name, value in known.items()} if total > 0 else {}
 
 
 def status(metrics: Mapping[str, float]) -> tuple[str, ...]:
-    """What a role says of its work in metrics called `status/...`, as one line; no line where none does."""
+    """The metrics called `status/...`, in which roles describe their work, as one line; () if there are none."""
     said = {n.removeprefix("status/").replace("_per_s", "/s"): v for n, v in metrics.items() if n.startswith("status/")}
     words = [f"{n} {v:,.0f}" if v == round(v) or abs(v) >= 100 else f"{n} {v:.1f}" for n, v in said.items()]
     return ("  ".join(words),) if words else ()
 
 
 class Panel:
-    """Shows a run. A context manager: leaving it (or `close`) puts the terminal back and lets the last state stand.
+    """Live display of a run. A context manager: leaving it (or `close`) restores the terminal and leaves the last state visible.
 
     `update` may be called after every update of the learner: it draws at most four times a second.
     """
@@ -89,7 +89,7 @@ class Panel:
             # No refresh thread: drawing happens in `update`, so it never competes with the learner.
             self._live = Live(console=Console(file=self._stream), auto_refresh=False, redirect_stdout=False)
             self._live.start()
-            # The first update may be seconds away: environments are made and code is compiled.
+            # The first update may take seconds, while environments are made and code is compiled.
             self._live.update(self._render(0, 0.0, None, (), {}, ("starting",)), refresh=True)
 
     def __enter__(self) -> Self:
@@ -109,7 +109,7 @@ class Panel:
         times: Mapping[str, float] | None = None,
         extra: Sequence[str] = (),
     ) -> None:
-        """`seconds` since the first environment step, `history` of the mean return, `times` spent a phase."""
+        """`seconds` since the first environment step, `history` of the mean return, `times` spent in each phase."""
         if self._quiet:
             return
         now = time.monotonic()
@@ -126,7 +126,7 @@ class Panel:
             self._draw()
 
     def say(self, message: str) -> None:
-        """A line for the user above the panel; said even when quiet, for it is about something that went wrong."""
+        """Print a line above the panel, even when quiet: it reports a problem."""
         with contextlib.suppress(OSError):  # as in `_draw`
             if self._live:
                 self._live.console.print(message, markup=False, highlight=False, soft_wrap=True)
@@ -134,7 +134,7 @@ class Panel:
                 print(message, file=self._stream, flush=True)
 
     def close(self) -> None:
-        """Draw the last state and give the terminal back. May be called twice."""
+        """Draw the last state and restore the terminal. May be called twice."""
         if self._last is not None:
             self._draw()
             self._last = None
@@ -144,7 +144,7 @@ class Panel:
 
     def _draw(self) -> None:
         assert self._last is not None
-        # A terminal that is gone, or a log on a full disk: there is nobody to tell, and training goes on.
+        # The terminal may be gone, or a log's disk full: there is no way to report it, and training continues.
         with contextlib.suppress(OSError):
             if self._live:
                 self._live.update(self._render(**self._last), refresh=True)

@@ -1,6 +1,6 @@
-"""Where metrics fall: `metrics.jsonl` and TensorBoard by default, W&B and MLflow for those who have them.
+"""Metric sinks: `metrics.jsonl` and TensorBoard by default; W&B and MLflow if they are installed.
 
-All write the same names. A sink that fails is reported once and training goes on: a full disk or a lost network costs
+All write the same names. A sink that fails is reported once and training continues: a full disk or a lost network costs
 metrics, never a run.
 """
 
@@ -30,7 +30,7 @@ class Sink(Protocol):
 
 
 class JsonLines:
-    """One JSON object a line with `step` and `time` (seconds since 1970). Appends; mends a line that was cut off."""
+    """One JSON object per line with `step` and `time` (seconds since 1970). Appends; repairs a line that was cut off."""
 
     def __init__(self, folder: RunFolder, config: Mapping[str, Any], on_alert: Alert) -> None:
         self._path = folder.metrics_path
@@ -63,8 +63,8 @@ class JsonLines:
 class TensorBoard:
     """Event files in the run folder, written in the caller's own thread.
 
-    tensorboardX's SummaryWriter hands events to a thread through a bounded queue: were that thread to die of a full
-    disk, training would wait for it for ever. So its record writer is used directly.
+    tensorboardX's SummaryWriter hands events to a thread through a bounded queue: if a full disk killed that thread,
+    training would wait for it for ever. Its record writer is therefore used directly.
     """
 
     def __init__(self, folder: RunFolder, config: Mapping[str, Any], on_alert: Alert) -> None:
@@ -87,7 +87,7 @@ class TensorBoard:
                 self._files += 1
             self._writer.write_event(event)
             if time.monotonic() - self._flushed > 2:
-                self._writer._py_recordio_writer._writer.flush()  # its own also fsyncs, which a curve is not worth
+                self._writer._py_recordio_writer._writer.flush()  # tensorboardX's own flush also fsyncs, which is too slow
                 self._flushed = time.monotonic()
         except OSError as error:
             self._give_up(error)
@@ -95,7 +95,7 @@ class TensorBoard:
             self._failing = False
 
     def _give_up(self, error: OSError) -> None:
-        # Half a record spoils the rest of its file: the next write begins a new one.
+        # Half a record spoils the rest of its file, so the next write begins a new file.
         if self._writer is not None:
             with contextlib.suppress(OSError):  # closing writes what is buffered, which fails as before
                 self._writer._py_recordio_writer.close()
@@ -140,7 +140,7 @@ class MLflow:
         mlflow = _optional("mlflow", "mlflow")
         store = os.environ.get("MLFLOW_TRACKING_URI")
         if not store:
-            # MLflow would rather have a database, which its small package cannot open.
+            # MLflow prefers a database, which its small package cannot open.
             os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")
             store = (folder.path / "mlruns").resolve().as_uri()
         self._client = mlflow.MlflowClient(tracking_uri=store)
@@ -161,7 +161,7 @@ class MLflow:
 
 
 class Tee:
-    """Writes to all. One that raises is reported and left out from then on."""
+    """Writes to all sinks. A sink that raises is reported and left out from then on."""
 
     def __init__(self, sinks: Sequence[Sink], on_alert: Alert) -> None:
         self._sinks = list(sinks)
@@ -195,7 +195,7 @@ SINKS: dict[str, Callable[[RunFolder, Mapping[str, Any], Alert], Sink]] = {
 def open_sinks(
     names: Sequence[str], folder: RunFolder, config: Mapping[str, Any], on_alert: Alert = lambda message: None
 ) -> Tee:
-    """All of `names` as one sink. `BadInput` for one that is unknown, not installed, or that cannot start."""
+    """All of `names` as one sink. Raises `BadInput` for a sink that is unknown, not installed, or that cannot start."""
     for name in names:
         if name not in SINKS:
             raise BadInput(f"unknown sink {name!r}.{nearest(name, SINKS)} There are: {', '.join(SINKS)}.")
@@ -213,7 +213,7 @@ def open_sinks(
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
-    """The rows of a `metrics.jsonl`. A last line that was cut off is left out; damage elsewhere is `BadInput`."""
+    """The rows of a `metrics.jsonl`. A cut-off last line is left out; damage elsewhere raises `BadInput`."""
     try:
         lines = path.read_bytes().split(b"\n")
     except OSError as error:
@@ -229,13 +229,13 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
 
 
 class MetricLines:
-    """The rows of a `metrics.jsonl` that another process writes, as they come. `read` bytes of it are known already."""
+    """Follows a `metrics.jsonl` that another process writes. The first `read` bytes are known already."""
 
     def __init__(self, path: Path, read: int = 0) -> None:
         self._path, self._read = path, read
 
     def new(self) -> list[dict[str, Any]]:
-        """The rows since the last call; a line that is not complete yet comes later."""
+        """The rows since the last call; an incomplete line is returned later."""
         try:
             with self._path.open("rb") as file:
                 # A resumed run first cuts off a line that was not complete.
@@ -256,7 +256,7 @@ def _row(line: bytes) -> dict[str, Any] | None:
 
 
 def _mend(path: Path) -> None:
-    """End the last line, or cut it off where it is not whole."""
+    """Terminate the last line, or cut it off if it is incomplete."""
     if not path.exists():
         return
     with path.open("r+b") as file:

@@ -39,7 +39,7 @@ def _dtype(code: str) -> np.dtype[Any]:
 
 
 def encode(arrays: Mapping[str, Any], metadata: Mapping[str, str] | None = None) -> bytes:
-    """The bytes of a safetensors file. JAX arrays are welcome. `TypeError` for a type that the format lacks."""
+    """The bytes of a safetensors file. Accepts JAX arrays too. Raises `TypeError` for a type that the format lacks."""
     from safetensors.numpy import save
 
     plain: dict[str, np.ndarray] = {}
@@ -52,7 +52,7 @@ def encode(arrays: Mapping[str, Any], metadata: Mapping[str, str] | None = None)
 
 
 def decode(data: bytes) -> dict[str, np.ndarray]:
-    """The arrays of a safetensors file, each in memory of its own. `Corrupt` if the bytes are none."""
+    """The arrays of a safetensors file, each in memory of its own. Raises `Corrupt` if the bytes are not such a file."""
     import safetensors
 
     parse: Any = safetensors.deserialize
@@ -70,7 +70,7 @@ def decode(data: bytes) -> dict[str, np.ndarray]:
 
 
 def read_metadata(data: bytes) -> dict[str, str]:
-    """The strings in a safetensors header. `Corrupt` if the bytes are none."""
+    """The strings in a safetensors header. Raises `Corrupt` if the bytes are not such a file."""
     length = int.from_bytes(data[:8], "little")
     if len(data) < 8 or length > len(data) - 8:
         raise Corrupt("it is cut off")

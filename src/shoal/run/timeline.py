@@ -1,4 +1,4 @@
-"""Rows of `metrics.jsonl` as a timeline: what led to the end of a run, and one metric as a series."""
+"""Rows of `metrics.jsonl` as a timeline: the rows that led to a run's end, and one metric as a series."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ Rows = Sequence[Mapping[str, Any]]
 
 
 def timeline(rows: Rows) -> list[Mapping[str, Any]]:
-    """The rows that led to the end: what a resumed run did again replaces what it had done after its checkpoint."""
+    """The rows that led to the run's end: rows of a resumed run replace earlier rows after its checkpoint."""
     kept: list[Mapping[str, Any]] = []
     for row in rows:
-        if kept and kept[-1]["step"] > row["step"]:  # two rows of one step in a row are an update and what came with it
+        if kept and kept[-1]["step"] > row["step"]:  # two rows in a row with one step belong to one update
             while kept and kept[-1]["step"] >= row["step"]:
                 kept.pop()
         kept.append(row)
