@@ -181,7 +181,7 @@ def test_too_long_an_episode_begins_anew(
     later = Rows(GymnasiumBatch("fragile", Fragile, 2, 0, 0), lambda kind, detail: None)
     with caplog.at_level(logging.WARNING, "shoal"):
         later.restore(saved)
-    assert "too long to play again" in caplog.text
+    assert "too long to replay" in caplog.text
     slot = trajectory_record(spec, 2, 2).empty()
     later.begin(slot)
     for t in range(2):

@@ -1,9 +1,9 @@
 """Atari on ale-py with exactly the preprocessing that EnvPool trains on, so that evaluation sees the same game.
 
-84x84 grey pictures, the last four stacked as channels; each action is repeated for four frames and the last two are
-merged by their maximum; an episode begins with 1 to 30 idle frames, the last of them FIRE where the game knows it; the
-emulator obeys every action (`repeat_action_probability` 0, as EnvPool does; ale-py's own v5 default is 0.25); rewards
-are not clipped; a lost life does not end the episode; 27,000 steps do.
+Observations are 84x84 grey frames, the last four stacked as channels. Each action is repeated for four frames, and the
+last two are merged by their maximum. An episode begins with 1 to 30 idle frames, the last of them FIRE if the game has
+that action. The emulator obeys every action (`repeat_action_probability` 0 as in EnvPool; ale-py's own v5 default is
+0.25). Rewards are not clipped. A lost life does not end the episode; 27,000 steps do.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from shoal.envs.envpool import ATARI
 
 
 class _IdleStart(gymnasium.Wrapper[Any, Any, Any, Any]):
-    """Idle frames after a reset, then FIRE: on the emulator itself, before frames are skipped."""
+    """Idle frames after a reset, then FIRE, on the emulator itself, below the frame skipping."""
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         obs, info = self.env.reset(seed=seed, options=options)

@@ -1,8 +1,8 @@
-"""The one class that normalises autoreset: a batch of environments seen as rows of a trajectory slot.
+"""Autoreset, normalised in one class: a batch of environments as rows of a trajectory slot.
 
-An end at row t leaves the last observation in `obs[t+1]`; row t+1 is the autoreset row (nothing was chosen, `valid` is
-False) and `obs[t+2]` is the next episode's first. An episode that is lost (the environment raised, or said NaN) ends at
-its row with `valid` False, and `obs[t+1]` already is the next episode's first.
+An end at row t leaves the last observation in `obs[t+1]`; row t+1 is the autoreset row (no action was chosen, `valid` is
+False) and `obs[t+2]` is the next episode's first. A lost episode (the environment raised, or returned NaN or infinity)
+ends at its row with `valid` False, and `obs[t+1]` already is the next episode's first.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ RESTARTS = 10  # tries for a first observation that is finite
 
 @contextmanager
 def called(inside: Callable[[bool], None]) -> Iterator[None]:
-    """Environments are called in here."""
+    """Mark a block that calls environments."""
     inside(True)
     try:
         yield
@@ -32,9 +32,9 @@ def called(inside: Callable[[bool], None]) -> Iterator[None]:
 
 
 class Rows:
-    """Steps a batch and writes what happened into slots. `obs` and `first` are where the policy acts next.
+    """Steps a batch and writes the transitions into slots. `obs` and `first` are the inputs of the policy's next action.
 
-    `inside` is called with True before the environments are, and with False after: only the time in between is watched.
+    `inside` is called with True before every environment call and with False after it: only that time is watched.
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class Rows:
     ) -> None:
         self.batch = batch
         self._on_fault, self._inside = on_fault, inside
-        self._finite = batch.spec.obs.is_image  # bytes always are
+        self._finite = batch.spec.obs.is_image  # bytes are always finite
         self._ended = np.zeros(batch.size, np.bool_)
         self._any_ended = False
         self._since = np.zeros(batch.size, np.int64)  # the row of this unroll in which the running episode began
@@ -59,7 +59,7 @@ class Rows:
             self._reset(starts)
         self._since[:] = 0
         slot["obs"][0] = self.obs
-        # Most rows end no episode and follow none: what they hold is written here once, and `step` writes the others.
+        # Most rows neither end an episode nor follow an end: write their values here once; `step` writes the exceptions.
         slot["boundary"].fill(False)
         slot["discount"].fill(1)
         slot["valid"].fill(True)
@@ -97,7 +97,7 @@ class Rows:
             self._tell()
 
     def snapshot(self) -> dict[str, np.ndarray]:
-        """What `restore` needs to go on from here, between two unrolls; {} if the batch cannot."""
+        """The state that `restore` needs, taken between two unrolls; {} if the batch cannot be saved."""
         inner = self.batch.snapshot()
         if not inner or not self._begun:
             return {}
@@ -105,7 +105,7 @@ class Rows:
         return {**own, **{f"batch/{name}": array for name, array in inner.items()}}
 
     def restore(self, arrays: Mapping[str, np.ndarray]) -> None:
-        """Go on where `snapshot` was taken; with {} new episodes begin."""
+        """Continue where `snapshot` was taken; with {} new episodes begin."""
         if not arrays:
             return
         with called(self._inside):
@@ -136,7 +136,7 @@ class Rows:
         return self.batch
 
     def _drop(self, slot: Mapping[str, np.ndarray], t: int, lost: np.ndarray) -> None:
-        """Row t's episode is lost where `lost`; what is in `obs` begins another."""
+        """Mark row t's episode as lost where `lost`; `obs` already holds the first observation of the next."""
         slot["reward"][t][lost] = 0
         slot["discount"][t][lost] = 0
         slot["boundary"][t][lost] = True
@@ -147,7 +147,7 @@ class Rows:
         self._since[lost] = t + 1
 
     def _forget(self, slot: Mapping[str, np.ndarray], t: int) -> None:
-        """NaN or infinity: nothing of the running episode in this unroll may be learnt from."""
+        """Handle NaN or infinity: no row of the running episode in this unroll may be learnt from."""
         bad = self._not_finite() | ~np.isfinite(slot["reward"][t])
         for index in np.flatnonzero(bad):
             slot["valid"][self._since[index] : t, index] = False
@@ -157,7 +157,7 @@ class Rows:
         slot["obs"][t + 1] = self.obs
 
     def _all_finite(self, reward: np.ndarray) -> bool:
-        """One number tells of all: a square that is not finite may also be a large one, so then each is looked at."""
+        """Whether all values are finite. One sum of squares tells; if it overflows, every value is checked."""
         flat = self.obs.reshape(-1)
         with np.errstate(over="ignore", invalid="ignore"):
             squares = reward.dot(reward) + (0.0 if self._finite else flat.dot(flat))

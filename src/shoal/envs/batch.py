@@ -12,28 +12,28 @@ from shoal.core.trajectory import Array
 
 
 class Step(NamedTuple):
-    """What followed an action. The arrays may be reused by the next step: copy what you keep."""
+    """The result of a step. The arrays may be reused by the next step: copy what you keep."""
 
     obs: Array  # [B, ...]
     reward: Array  # [B] float32
     terminated: Array  # [B] bool
     truncated: Array  # [B] bool
     dropped: Array  # [B] bool: the episode was lost, `obs` is the first of a new one
-    cut: Array | None = None  # [B] bool: the episode goes on, but what follows has no worth for what led here
+    cut: Array | None = None  # [B] bool: the episode continues, but no value is bootstrapped across this step
 
 
 class Lives:
-    """Lives left in each environment of a batch: tells where one was lost."""
+    """Lives left in each environment of a batch, to detect where one was lost."""
 
     def __init__(self, size: int) -> None:
         self._left = np.zeros(size, np.int64)
 
     def begin(self, index: Any, left: Any) -> None:
-        """Episodes begin in the environments `index` with this many lives."""
+        """Begin an episode with `left` lives in the environments `index`."""
         self._left[index] = left
 
     def lost(self, left: Array) -> np.ndarray:
-        """[B] bool: fewer are left than before."""
+        """[B] bool: True where fewer lives are left than before."""
         lost: np.ndarray = left < self._left
         self._left[:] = left
         return lost
@@ -51,13 +51,13 @@ class EnvBatch(Protocol):
         """Begin an episode in every environment: first observations, [B, ...]."""
 
     def step(self, action: Array) -> Step:
-        """`action` [B, ...] in the coordinates of `core.spec`; the batch makes the environment's own of it."""
+        """Step all environments. `action` [B, ...] is in the coordinates of `core.spec`; the batch converts it."""
 
     def restart(self, index: int) -> Array:
-        """Give up the running episode of one environment: the first observation of the next, one environment's."""
+        """Abandon the running episode of one environment. Returns the first observation of its next episode."""
 
     def snapshot(self) -> dict[str, np.ndarray]:
-        """What `restore` needs to go on bit for bit; {} where that cannot be had."""
+        """The state that `restore` needs to continue bit for bit; {} if that is not possible."""
 
     def restore(self, arrays: Mapping[str, np.ndarray]) -> None: ...
 
@@ -66,14 +66,14 @@ class EnvBatch(Protocol):
 
 @runtime_checkable
 class Startable(Protocol):
-    """A batch whose episodes can begin where they are told to."""
+    """A batch whose episodes can begin at given states."""
 
     def begin_at(self, starts: Array) -> Array:
         """Begin an episode in every environment, environment i at `starts[i]`: first observations, [B, ...]."""
 
 
 class EvalEnv(Protocol):
-    """One environment for evaluation and video: Gymnasium's own wherever there is one, in Shoal's flat form."""
+    """One environment for evaluation and video, in Shoal's flat form: Gymnasium's own if it has one."""
 
     spec: EnvSpec
     can_render: bool
@@ -85,17 +85,17 @@ class EvalEnv(Protocol):
         """(observation, reward, terminated, truncated)."""
 
     def flat(self, obs: Any) -> Array:
-        """Shoal's observation, of one of the environment's own. Needs no live environment."""
+        """Convert the environment's own observation to Shoal's. Needs no live environment."""
 
     def own(self, action: Array) -> Any:
-        """The environment's own action, of one of Shoal's. Needs no live environment."""
+        """Convert Shoal's action to the environment's own. Needs no live environment."""
 
     def render(self) -> np.ndarray:
-        """The picture now: [height, width, 3] uint8."""
+        """The current frame: [height, width, 3] uint8."""
 
     def close(self) -> None: ...
 
 
 def seed_of(seed: int, *path: int) -> int:
-    """A seed below 2**31 that belongs to `seed` and a path of numbers, such as (actor, environment, episode)."""
+    """A seed below 2**31, derived from `seed` and a path of numbers such as (actor, environment, episode)."""
     return int(np.random.SeedSequence(entropy=seed, spawn_key=path).generate_state(1)[0] % 2**31)

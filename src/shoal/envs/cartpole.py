@@ -1,7 +1,7 @@
 """CartPole-v1 in JAX: the constants, the order of Euler's method and the rewards are Gymnasium 1.4's.
 
 Barto, Sutton and Anderson (1983), Neuronlike adaptive elements that can solve difficult learning control problems.
-Differs from Gymnasium in precision alone: float32 here, float64 inside there.
+Differs from Gymnasium only in precision: float32 here, float64 inside Gymnasium.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from shoal.core.trajectory import Array
 GRAVITY = 9.8
 MASS_POLE = 0.1
 TOTAL_MASS = 1.0 + MASS_POLE
-LENGTH = 0.5  # half of the pole's
+LENGTH = 0.5  # half of the pole's length
 POLE_MASS_LENGTH = MASS_POLE * LENGTH
 FORCE = 10.0
 TAU = 0.02  # seconds a step

@@ -1,6 +1,6 @@
-"""What is wrong with an environment, and how to put it right: `shoal doctor ENV` prints what `examine` finds.
+"""Diagnosis of environments: `shoal doctor ENV` prints the problems that `examine` finds and how to fix them.
 
-Gymnasium's own checker comes first; then episodes are played with random actions and looked at. Levels: an `error`
+Gymnasium's own checker comes first; then episodes are played with random actions and inspected. Levels: an `error`
 breaks training, a `warning` makes it worse or irreproducible, `info` is worth knowing.
 """
 
@@ -23,7 +23,7 @@ from shoal.envs.rollouts import Episode, Played, play, same
 from shoal.envs.source import EnvSource, find
 from shoal.envs.spaces import Actions, Observations
 
-MANY_STEPS = 100_000  # an episode that is longer has no end worth waiting for
+MANY_STEPS = 100_000  # an episode longer than this is taken to have no end
 SLOW = 5e-3  # seconds a step, on average
 SPIKE = 20e-3  # seconds: the slowest hundredth of the steps
 MATTERS_OF_TASTE = ("infinity", "symmetric", "normalized", "render", "equal", "spec")  # in Gymnasium's warnings
@@ -63,7 +63,7 @@ def examine(target: Any, seconds: float = 10.0) -> list[Finding]:
 
 
 def _source(target: Any) -> EnvSource | None:
-    """The recipe without the checks of `find`, which would stop at the first mistake; None if only EnvPool has it."""
+    """The recipe, without the checks of `find`, which stops at the first mistake; None if only EnvPool has it."""
     if isinstance(target, EnvSource):
         return target
     if isinstance(target, str) and ":" not in target:
@@ -105,7 +105,7 @@ def _hashable(source: EnvSource) -> list[Finding]:
 
 
 def _finite_alone(source: EnvSource, seconds: float) -> list[Finding]:
-    """A JAX environment is pure: what is left to look at are its numbers and its length."""
+    """Check that a JAX environment's observations and rewards are finite; it is pure, so little else can be wrong."""
     env, rng = source.single(), np.random.default_rng(0)
     spec, until = env.spec, time.monotonic() + seconds
     env.reset(0)
@@ -132,7 +132,7 @@ def _spaces(env: Any) -> list[Finding]:
 
 
 def _checker(source: EnvSource) -> list[Finding]:
-    """Gymnasium's `check_env`, its complaints sorted."""
+    """The complaints of Gymnasium's `check_env`, each with a level."""
     api = "Follow Gymnasium's Env: https://gymnasium.farama.org/api/env/"
     found: list[Finding] = []
     env = source.make()
@@ -153,11 +153,11 @@ def _checker(source: EnvSource) -> list[Finding]:
 
 
 def _protocol(played: Played) -> list[Finding]:
-    """Mistakes after which nothing else can be said."""
+    """Mistakes that make further checks meaningless."""
     if played.failure is None:
         return []
     if played.raised:
-        return [Finding("error", played.failure, "Repair what raises; during training the episode would be dropped.")]
+        return [Finding("error", played.failure, "Fix the exception; during training the episode would be dropped.")]
     return [
         Finding("error", played.failure, "reset returns (obs, info); step (obs, reward, terminated, truncated, info).")
     ]
@@ -178,7 +178,7 @@ def _behaviour(env: Any, played: Played) -> list[Finding]:
 
 
 def _repeats(env: Any) -> list[Finding]:
-    """The same seed and the same actions, twice."""
+    """Whether the same seed and the same actions give the same episode twice."""
     env.action_space.seed(1)
     actions = [env.action_space.sample() for _ in range(200)]
     runs = []
@@ -220,7 +220,7 @@ def _numbers(env: Any, episodes: list[Episode]) -> list[Finding]:
         found.append(Finding("warning", f"the largest reward is {largest:.3g} in size", fix))
     elif largest == 0:
         found.append(
-            Finding("info", "random play never saw a reward", "Give a denser reward if learning does not begin.")
+            Finding("info", "random play never saw a reward", "Give a denser reward if learning does not start.")
         )
     return found
 
@@ -251,7 +251,7 @@ def _endings(env: Any, played: Played) -> list[Finding]:
 
 
 def _resets_itself(played: Played) -> bool:
-    """Whether the observation that comes with an end already is a start of the next episode."""
+    """Whether the observation returned at an end is already the first one of the next episode."""
     ends = [episode for episode in played.episodes if episode.terminated and len(episode.rewards) > 1]
     if any(episode.told_final for episode in ends):
         return True
@@ -263,7 +263,7 @@ def _resets_itself(played: Played) -> bool:
     def begins(obs: np.ndarray) -> bool:
         return bool(np.all((obs >= low - margin) & (obs <= high + margin)))
 
-    looks_new = sum(begins(e.last) for e in ends) / len(ends)  # a start may lie outside of the few that were seen
+    looks_new = sum(begins(e.last) for e in ends) / len(ends)  # a start may lie outside the few that were seen
     return looks_new >= 0.8 and sum(begins(e.before_last) for e in ends) <= len(ends) / 2
 
 
@@ -274,7 +274,7 @@ def _speed(seconds: list[float]) -> list[Finding]:
     if mean > SLOW:
         return [Finding("warning", what, "Train with --runtime processes and as many actors as cores; profile `step`.")]
     if slowest > max(SPIKE, 20 * mean):
-        fix = "Something in `step` stalls now and then: reading files, allocating, collecting garbage. Move it out."
+        fix = "Some steps stall: reading files, allocating or collecting garbage. Move that out of `step`."
         return [Finding("warning", f"{what}: there are spikes", fix)]
     return [Finding("info", what, "Nothing to do.")]
 

@@ -1,7 +1,7 @@
-"""EnvPool: native environments behind one call, on one thread an actor.
+"""EnvPool: native environments behind one call, on one thread per actor.
 
-Its seeds are fixed when a pool is made, so every (seed, actor, environment) has its own; its state cannot be saved.
-When an episode reaches the time limit on the very step that terminates it, EnvPool says truncated.
+Seeds are fixed when a pool is made, one for every (seed, actor, environment). A pool's state cannot be saved.
+When an episode reaches the time limit on the very step that terminates it, EnvPool reports it as truncated.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from shoal.envs.batch import Lives, Step, seed_of
 from shoal.envs.families import table
 from shoal.envs.spaces import Actions, Observations
 
-# What EnvPool does to Atari games unless told otherwise, written down because evaluation rebuilds exactly this.
+# EnvPool's default preprocessing of Atari games, spelled out because evaluation rebuilds exactly this.
 ATARI: dict[str, Any] = {
     "stack_num": 4,
     "frame_skip": 4,
@@ -39,12 +39,12 @@ ATARI: dict[str, Any] = {
 
 
 def installed() -> bool:
-    """Whether EnvPool is there, without importing it (a second or more)."""
+    """Whether EnvPool is installed, found without importing it (which takes a second or more)."""
     return importlib.util.find_spec("envpool") is not None
 
 
 def ids() -> list[str]:
-    """Every id that EnvPool has here; [] without EnvPool."""
+    """Every id of the installed EnvPool; [] without EnvPool."""
     if not installed():
         return []
     import envpool
@@ -53,7 +53,7 @@ def ids() -> list[str]:
 
 
 def has(task: str) -> bool:
-    """Whether EnvPool is installed and has `task`; imports no more of EnvPool than it takes to say so."""
+    """Whether EnvPool is installed and has `task`; imports only the part of EnvPool that this needs."""
     return installed() and task in _specs(task)
 
 
@@ -68,7 +68,7 @@ def _specs(task: str) -> dict[str, Any]:
 
 
 def make(task: str, seeds: list[int], options: Mapping[str, Any] | None = None) -> Any:
-    """A pool of len(seeds) environments in Gymnasium's clothes, on one thread."""
+    """A pool of len(seeds) environments with Gymnasium's interface, on one thread."""
     settings = dict(ATARI) if is_atari(task) else {}
     settings.update(options or {})
     import envpool
@@ -108,7 +108,7 @@ class EnvPoolBatch:
         self._never = np.zeros(size, np.bool_)
         self._never.flags.writeable = False
         keys: list[str] = list(self._pool._state_keys)
-        # EnvPool's own `step` spends 40 us on trees and names. Where there is one array each way, it is left out.
+        # EnvPool's own `step` spends 40 us on trees and names. With one array each way, `step` below bypasses it.
         self._plain = "obs" in keys and list(self._pool._action_keys) == ["env_id", "players.env_id", "action"]
         self._ids = np.arange(size, dtype=np.int32)
         self._at = tuple(keys.index(key) if key in keys else -1 for key in ("obs", "reward", "done", "trunc"))

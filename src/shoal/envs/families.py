@@ -1,7 +1,7 @@
 """EnvPool's table of ids, imported one family at a time.
 
 `import envpool` loads 17 families, 1,651 ids and matplotlib, which takes a second. Training needs one family, and Gymnasium's
-entry point of the same id tells which. Every other id, and anybody else in this process who uses EnvPool, gets all of them.
+entry point of the same id tells which. Any other id, or other code in this process that uses EnvPool, loads all of them.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from types import ModuleType
 from typing import Any
 
-# Where Gymnasium's own environment lives -> EnvPool's family of the same.
+# Module of Gymnasium's environment -> EnvPool's family of the same environment.
 FAMILIES = {
     "gymnasium.envs.box2d": "box2d",
     "gymnasium.envs.classic_control": "classic_control",
@@ -25,9 +25,9 @@ FAMILIES = {
 
 
 class _Table(dict[str, Any]):
-    """The ids of the families imported so far. A question that they cannot answer imports the others."""
+    """The ids of the families imported so far. A lookup that they cannot answer imports the others."""
 
-    importing = 0  # a family that registers its ids asks for each whether it is new
+    importing = 0  # above 0 while a family registers its ids: its lookups must not import the others
 
     def add(self, module: str) -> None:
         self.importing += 1
@@ -64,7 +64,7 @@ class _Table(dict[str, Any]):
 
 
 def table(task: str, home: str | None) -> dict[str, Any]:
-    """EnvPool's specs by id, with the family of `task` in it. `home` is the entry point of Gymnasium's environment, if any."""
+    """EnvPool's specs by id, including the family of `task`. `home` is the entry point of Gymnasium's environment, if any."""
     specs = _registry().specs
     if isinstance(specs, _Table) and not specs.holds(task):
         family = next((family for place, family in FAMILIES.items() if home and home.startswith(place)), None)
@@ -74,7 +74,7 @@ def table(task: str, home: str | None) -> dict[str, Any]:
 
 
 def _registry() -> Any:
-    """EnvPool's registry, without what `envpool.entry` imports; whole if somebody imported EnvPool before."""
+    """EnvPool's registry without the imports of `envpool.entry`; complete if EnvPool was imported before."""
     if "envpool" not in sys.modules:
         sys.modules["envpool.entry"] = ModuleType("envpool.entry")
         try:

@@ -1,8 +1,8 @@
 """Gymnasium environments, stepped one after another by the actor itself.
 
-Every episode begins with `reset(seed=...)`, and the seed belongs to (seed, actor, environment, episode). So what an
-environment is in the middle of is known from its episode's number and the actions since: that is what `snapshot`
-stores, and `restore` plays the actions again. An environment that raises is made anew at once; its episode is dropped.
+Every episode begins with `reset(seed=...)`, and the seed is derived from (seed, actor, environment, episode). The state
+of an environment therefore follows from its episode's number and the actions since the reset: `snapshot` stores those,
+and `restore` replays the actions. An environment that raises is rebuilt at once; its episode is dropped.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from shoal.core.trajectory import Array
 from shoal.envs.batch import Lives, Step, seed_of
 from shoal.envs.spaces import Actions, Observations
 
-REPLAYED = 20_000  # actions of one episode that a snapshot holds; a longer episode begins anew
-TRIES = 10  # failures in a row to make or to reset an environment before the run gives up
+REPLAYED = 20_000  # actions of one episode that a snapshot holds at most; a longer episode starts over
+TRIES = 10  # failures in a row to make or reset an environment before the run gives up
 
 log = logging.getLogger("shoal")
 
@@ -49,7 +49,7 @@ class GymnasiumBatch:
         self.spec = EnvSpec(name, self._observations.spec, self._actions.spec)
         self._episode = np.full(size, -1, np.int64)
         self._ended = np.zeros(size, np.bool_)
-        self._lost = np.zeros(size, np.bool_)  # no running episode: the next step begins one, and says dropped
+        self._lost = np.zeros(size, np.bool_)  # no running episode: the next step begins one and marks it as dropped
         self._failures = np.zeros(size, np.int64)
         self._since: list[list[np.ndarray]] = [[] for _ in range(size)]  # actions since the episode began
         self._obs = np.zeros((size, *self.spec.obs.shape), self.spec.obs.dtype)
@@ -110,15 +110,13 @@ class GymnasiumBatch:
         }
 
     def restore(self, arrays: Mapping[str, np.ndarray]) -> None:
-        """Play each running episode again up to where the snapshot was taken."""
+        """Replay each running episode up to where the snapshot was taken."""
         at = 0
         for index, length in enumerate(arrays["lengths"]):
             self._episode[index] = arrays["episode"][index]
             self._lost[index] = arrays["lost"][index]
             if length > REPLAYED:
-                log.warning(
-                    "%s: an episode of %d steps is too long to play again; it begins anew", self._name, int(length)
-                )
+                log.warning("%s: an episode of %d steps is too long to replay; it starts over", self._name, int(length))
                 self._lost[index] = True
                 continue
             actions, at = arrays["actions"][at : at + length], at + int(length)
@@ -153,14 +151,14 @@ class GymnasiumBatch:
         self._obs[index] = self._observations.single(obs)
 
     def _count(self, index: int, info: Mapping[str, Any]) -> None:
-        """The lives of an episode that begins, or that was played again up to here."""
+        """Record the lives of an episode that begins or is being replayed."""
         self._left[index] = info.get("lives", 0)
         if self._lives is not None:
             self._lives.begin(index, self._left[index])
 
     def _remember(self, index: int, action: np.ndarray) -> None:
         since = self._since[index]
-        if len(since) <= REPLAYED:  # one more than may be played again marks the episode as too long
+        if len(since) <= REPLAYED:  # one more than can be replayed marks the episode as too long
             since.append(action.copy())
 
     def _replay(self, index: int, actions: np.ndarray) -> None:
@@ -174,13 +172,13 @@ class GymnasiumBatch:
             self._obs[index] = self._observations.single(obs)
 
     def _failed(self, index: int) -> None:
-        """Note the exception that is being handled."""
+        """Record the exception that is being handled."""
         self.faults.append(("env_raised", f"environment {index} of {self._name}\n{traceback.format_exc()}"))
         self._lost[index] = True
         self._since[index] = []
 
     def _recover(self, index: int) -> None:
-        """Make the environment anew and begin an episode; when that fails too, the next step tries again."""
+        """Rebuild the environment and begin an episode; if that fails too, the next step tries again."""
         try:
             if self._envs[index] is not None:
                 broken, self._envs[index] = self._envs[index], None

@@ -1,7 +1,6 @@
-"""Environments written in JAX: the protocol for one's own, and how a batch of them is stepped.
+"""Environments written in JAX: the protocol for writing one, and how a batch of them is stepped.
 
-`BatchedJax` is pure, so the same functions serve a `JaxBatch` that an actor steps and a scan that compiles the whole
-training loop.
+`BatchedJax` is pure, so the same functions serve a `JaxBatch` that an actor steps and a scan over the whole training loop.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ class JaxEnv(Protocol):
 
     @property
     def max_steps(self) -> int | None:
-        """The time limit: the episode is truncated after so many steps. None for no limit."""
+        """The time limit: the episode is truncated after this many steps. None for no limit."""
 
     def reset(self, key: Array) -> tuple[Any, Array]:
         """(state, first observation)."""
@@ -44,7 +43,7 @@ class JaxEnv(Protocol):
 
 
 class Carry(NamedTuple):
-    """A batch between two steps; plain arrays, so that it may be saved and scanned over."""
+    """The state of a batch between two steps: plain arrays, so that it can be saved and scanned over."""
 
     state: Any  # the environments', each leaf [B, ...]
     obs: Array  # [B, ...]
@@ -65,7 +64,7 @@ class BatchedJax:
     size: int
 
     def __eq__(self, other: object) -> bool:
-        """Two environments of different classes differ, also where they are named tuples with the same content."""
+        """Environments of different classes differ, even if they are named tuples with the same content."""
         if not isinstance(other, BatchedJax) or type(self.env) is not type(other.env):
             return False
         return (self.env, self.size) == (other.env, other.size)
@@ -74,23 +73,23 @@ class BatchedJax:
         return hash((type(self.env), self.env, self.size))
 
     def init(self, key: Array) -> Carry:
-        """Begin an episode in every environment; environment i's randomness belongs to (key, i)."""
+        """Begin an episode in every environment; environment i's randomness derives from (key, i)."""
         keys = jax.vmap(partial(jax.random.fold_in, key))(jnp.arange(self.size))
         return self._begin(jax.random.key_data(keys), jnp.zeros((), jnp.int32))
 
     def restart(self, carry: Carry) -> Carry:
-        """Give up every running episode and begin others."""
+        """Abandon every running episode and begin new ones."""
         return self._begin(carry.seeds, carry.clock + 1)
 
     def begin_at(self, carry: Carry, starts: Array) -> Carry:
-        """Give up every running episode; environment i begins at `starts[i]`. Needs an env with `start_at(key, start)`."""
+        """Abandon every running episode; environment i begins at `starts[i]`. Needs an env with `start_at(key, start)`."""
         clock = carry.clock + 1
         state, obs = jax.vmap(self.env.start_at)(self._keys(carry.seeds, clock), starts)  # type: ignore[attr-defined]
         none = jnp.zeros(self.size, jnp.int32)
         return Carry(state, obs, carry.seeds, clock, none, none.astype(bool))
 
     def restart_one(self, carry: Carry, index: Array) -> Carry:
-        """Give up one environment's episode."""
+        """Abandon one environment's episode and begin a new one."""
         begun = self.restart(carry)
         chosen = jnp.arange(self.size) == index
         mixed: Carry = jax.tree.map(
@@ -99,7 +98,7 @@ class BatchedJax:
         return mixed
 
     def step(self, carry: Carry, action: Array) -> tuple[Carry, Outcome]:
-        """One step of all. Where an episode had ended, the action is ignored and the next one begins."""
+        """Step all environments. Where an episode had ended, the action is ignored and the next episode begins."""
         env, ended = self.env, carry.ended
         clock = carry.clock + 1
         keys = self._keys(carry.seeds, clock)  # drawn once: an environment either steps or begins
@@ -147,7 +146,7 @@ def to_own(spec: ActionSpec, action: Array) -> Array:
 
 
 def actor_key(seed: int, actor: int) -> Array:
-    """Where the randomness of an actor's JAX environments comes from."""
+    """The root key of an actor's JAX environments."""
     return jax.random.fold_in(jax.random.key(seed), actor)
 
 
@@ -202,7 +201,7 @@ class JaxBatch:
         self._carry = None
 
 
-# Compiled once for equal environments and sizes, whichever actor asks.
+# Compiled once for equal environments and sizes, across all actors.
 _init = jax.jit(BatchedJax.init, static_argnums=0)
 _restart = jax.jit(BatchedJax.restart, static_argnums=0)
 _begin_at = jax.jit(BatchedJax.begin_at, static_argnums=0)
@@ -211,7 +210,7 @@ _step = jax.jit(BatchedJax.step, static_argnums=0)
 
 
 class JaxSingle:
-    """An `EvalEnv` over one JAX environment, for those that Gymnasium does not have."""
+    """An `EvalEnv` over one JAX environment that Gymnasium does not have."""
 
     def __init__(self, env: JaxEnv) -> None:
         self.spec = env.spec

@@ -1,4 +1,4 @@
-"""Environments by name: what Gymnasium and ale-py have, and how one of them is made."""
+"""Environments by name: the ids of Gymnasium and ale-py, and how to make one."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ import numpy as np
 
 @cache
 def _register_atari() -> None:
-    """ale-py adds its games to Gymnasium's registry when it is imported."""
+    """Add ale-py's games to Gymnasium's registry, if ale-py is installed."""
     if importlib.util.find_spec("ale_py") is not None:
         import ale_py
 
@@ -30,13 +30,13 @@ def _might_be_atari(name: str) -> bool:
 
 
 def gymnasium_ids() -> list[str]:
-    """Every id of Gymnasium's registry here."""
+    """Every id in Gymnasium's registry."""
     _register_atari()
     return sorted(str(name) for name in gymnasium.registry)
 
 
 def gymnasium_id(name: str) -> str | None:
-    """Gymnasium's name of an environment that EnvPool calls `name`, None if Gymnasium has none."""
+    """Gymnasium's name for the environment that EnvPool calls `name`, None if Gymnasium has none."""
     if name not in gymnasium.registry and _might_be_atari(name):
         _register_atari()
     if name in gymnasium.registry:
@@ -45,7 +45,7 @@ def gymnasium_id(name: str) -> str | None:
 
 
 def envpool_id(name: str) -> str:
-    """EnvPool's name of an environment that Gymnasium calls `name`."""
+    """EnvPool's name for the environment that Gymnasium calls `name`."""
     return name.removeprefix("ALE/")
 
 
@@ -61,13 +61,13 @@ def is_atari(name: str) -> bool:
 
 
 def entry_point(name: str) -> str | None:
-    """The import path behind one of Gymnasium's ids, where it is one."""
+    """The import path behind one of Gymnasium's ids; None if its entry point is not a path."""
     point = gymnasium.registry[name].entry_point
     return point if isinstance(point, str) else None
 
 
 def creator(name: str) -> Any:
-    """The class or function behind one of Gymnasium's ids; None where it has no such id."""
+    """The class or function behind one of Gymnasium's ids; None if there is no such id."""
     spec = gymnasium.registry.get(name)
     point = None if spec is None else spec.entry_point
     return gymnasium.envs.registration.load_env_creator(point) if isinstance(point, str) else point
@@ -85,9 +85,9 @@ def make_by_id(name: str, render: bool = False) -> Any:
 
 
 def import_object(path: str) -> Any:
-    """The object behind `pkg.module:Name`. The working folder counts as a place to import from.
+    """The object behind `pkg.module:Name`. Also imports from the working folder.
 
-    Raises ModuleNotFoundError when there is no such module, AttributeError when it has no such name.
+    Raises ModuleNotFoundError if there is no such module, AttributeError if it has no such name.
     """
     module, _, name = path.partition(":")
     folder = os.getcwd()
@@ -101,7 +101,7 @@ def import_object(path: str) -> Any:
 
 
 def make_by_call(target: Any, render: bool = False) -> Any:
-    """The environment that a class or a callable makes. `render_mode` is passed where the signature takes it."""
+    """The environment that a class or a callable makes. `render_mode` is passed if the signature takes it."""
     if render and _takes_render_mode(target):
         return target(render_mode="rgb_array")
     return target()
@@ -110,18 +110,18 @@ def make_by_call(target: Any, render: bool = False) -> Any:
 def _takes_render_mode(target: Any) -> bool:
     try:
         parameters = inspect.signature(target).parameters
-    except (TypeError, ValueError):  # some callables have no signature that Python could read
+    except (TypeError, ValueError):  # some callables have no readable signature
         return False
     return "render_mode" in parameters or any(p.kind is p.VAR_KEYWORD for p in parameters.values())
 
 
 def draw_off_screen() -> None:
-    """Pictures are arrays here: without this, SDL looks for a display and complains where there is none."""
+    """Make SDL render to arrays: otherwise it looks for a display and complains if there is none."""
     os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
 
 
 def can_render(env: Any) -> bool:
-    """Whether `render()` of this environment, as it was made, gives pictures."""
+    """Whether `render()` of this environment, as it was made, returns frames."""
     return getattr(env, "render_mode", None) == "rgb_array"
 
 
@@ -130,13 +130,13 @@ def offers_pictures(env: Any) -> bool:
 
 
 def check_env_type(env: Any) -> None:
-    """TypeError unless `env` is a Gymnasium environment."""
+    """Raise TypeError unless `env` is a Gymnasium environment."""
     if not isinstance(env, gymnasium.Env):
         raise TypeError(f"made {type(env).__name__}, which is not a gymnasium.Env")
 
 
 def first_observation(env: Any) -> Any:
-    """Reset once, as a run will; ValueError when the answer is not (observation, info)."""
+    """Reset once, as a run will. Raises ValueError if the answer is not (observation, info)."""
     answer = env.reset(seed=0)
     if not isinstance(answer, tuple) or len(answer) != 2:
         raise ValueError(f"reset returned {type(answer).__name__}, not a tuple (observation, info)")
@@ -144,6 +144,6 @@ def first_observation(env: Any) -> Any:
 
 
 def check_fits(flat: np.ndarray) -> None:
-    """ValueError when a first observation already is not finite."""
+    """Raise ValueError if a first observation is not finite."""
     if not np.isfinite(flat).all():
         raise ValueError("the first observation is not finite")

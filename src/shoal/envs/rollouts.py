@@ -1,4 +1,4 @@
-"""Episodes of random play, and what was noticed while playing: the doctor's material."""
+"""Episodes of random play and observations about them, for the doctor."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gymnasium import spaces
 from gymnasium.spaces.utils import flatten
 
 EPISODES = 20
-FINAL = ("final_observation", "final_obs", "terminal_observation", "final_info")  # what vector environments say
+FINAL = ("final_observation", "final_obs", "terminal_observation", "final_info")  # keys that vector environments use
 
 
 @dataclass
@@ -31,18 +31,18 @@ class Episode:
 
 @dataclass
 class Played:
-    """All episodes, and what does not belong to one."""
+    """All episodes, and facts that do not belong to a single one."""
 
     episodes: list[Episode] = field(default_factory=list)
     starts: list[np.ndarray] = field(default_factory=list)  # first observations, flat
     seconds: list[float] = field(default_factory=list)  # of each step
-    goes_on: bool = False  # a step after terminated was taken as if nothing had happened
-    failure: str | None = None  # why playing had to stop: the protocol was broken
-    raised: bool = False  # or the environment raised
+    goes_on: bool = False  # a step after terminated did not raise and did not terminate again
+    failure: str | None = None  # why playing had to stop: the protocol was broken, or the environment raised
+    raised: bool = False  # the environment raised
 
 
 def play(env: Any, seconds: float, most_steps: int) -> Played:
-    """Random play for at most `EPISODES` episodes, `seconds` or `most_steps`, whichever is first."""
+    """Random play for at most `EPISODES` episodes, `seconds` or `most_steps`, whichever comes first."""
     played = Played()
     until = time.monotonic() + seconds
     env.action_space.seed(0)

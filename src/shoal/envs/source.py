@@ -1,10 +1,9 @@
-"""Recipes: from what a user calls an environment to batches that actors step.
+"""Recipes: from a user's name for an environment to the batches that actors step.
 
 An environment is named by an id (`LunarLander-v3`, `ALE/Pong-v5`, `Pong-v5`), an import path (`pkg.module:Name`, a
 class or a callable), an entry point of the group `shoal.envs`, an Env class, or a callable that returns an Env.
-EnvPool trains where it has the id and shows the same spaces as Gymnasium, else Gymnasium does. Evaluation is in
-Gymnasium's own environment, except for ids that Gymnasium cannot build here: EnvPool judges those too, and the log says
-so.
+Training uses EnvPool if it has the id with the same spaces as Gymnasium, else Gymnasium. Evaluation uses Gymnasium's own
+environment. Ids that Gymnasium cannot build are evaluated in EnvPool too, and the log says so.
 """
 
 from __future__ import annotations
@@ -38,25 +37,25 @@ log = logging.getLogger("shoal")
 
 @dataclass(frozen=True)
 class EnvSource:
-    """How to make an environment. Holds no live one, so that it may be sent to another process."""
+    """How to make an environment. Holds no live one, so that it can be sent to another process."""
 
     name: str
     target: Any  # an id, `pkg.module:Name`, a class, a callable, or a JaxEnv
     backend: str  # of training: envpool, gymnasium or jax
     judge: str = "gymnasium"  # of evaluation: gymnasium wherever it can build the environment
     known: EnvSpec | None = field(default=None, compare=False, repr=False)
-    life_ends: bool = False  # training counts nothing that follows a lost life
+    life_ends: bool = False  # in training, no value is bootstrapped across a lost life
 
-    fresh = False  # episodes go on from unroll to unroll
+    fresh = False  # episodes continue from unroll to unroll
 
     @property
     def native(self) -> bool:
-        """Steps without holding Python's lock, so that threads are enough to run several actors."""
+        """Whether it steps without holding Python's lock, so that threads suffice for several actors."""
         return self.backend in ("envpool", "jax")
 
     @property
     def atari(self) -> bool:
-        """One of the Atari games, shown as pictures."""
+        """Whether it is an Atari game with image observations."""
         named = _resolve(self.target)
         if not isinstance(named, str):
             return False
@@ -65,7 +64,7 @@ class EnvSource:
         return self.backend == "envpool" and pool.is_atari(registry.envpool_id(named))
 
     def spec(self) -> EnvSpec:
-        """What the environment shows and takes. Makes one, resets it and closes it."""
+        """The shapes of observations and actions. Makes an environment, resets it and closes it, unless they are known."""
         if self.known is not None:
             return self.known
         if self.backend == "jax":
@@ -75,7 +74,7 @@ class EnvSource:
         return _probe(self.name, self.make)
 
     def batch(self, size: int, seed: int, actor: int) -> EnvBatch:
-        """`size` environments of actor `actor`; their randomness belongs to (seed, actor, environment)."""
+        """`size` environments of actor `actor`; their randomness derives from (seed, actor, environment)."""
         if self.backend == "jax":
             return JaxBatch(self._jax(), size, seed, actor)
         if self.backend == "envpool":
@@ -84,7 +83,7 @@ class EnvSource:
         return GymnasiumBatch(self.name, self.make, size, seed, actor, self.life_ends)
 
     def single(self, render: bool = False) -> EvalEnv:
-        """One environment to judge a policy in. `render` asks for pictures; `can_render` says whether there are any."""
+        """One environment for evaluation. `render` asks for frames; the result's `can_render` says whether it has any."""
         if self.judge == "jax":
             return JaxSingle(self._jax())
         if self.judge == "envpool":
@@ -97,18 +96,18 @@ class EnvSource:
         return GymnasiumSingle(self.name, env, registry.can_render(env))
 
     def starts(self, algorithm: Algorithm, actors: int) -> tuple[Starts, ...]:
-        """Where fresh episodes begin is left to the environments."""
+        """No samplers: the environments choose where fresh episodes begin."""
         return ()
 
     def help(self, comm: Any) -> None:
-        """What the other processes of an actor run, where it has several: `serve(comm)` of the environment's class, if any."""
+        """Run an actor's helper process: call `serve(comm)` of the environment's class, if it has one."""
         made = _resolve(self.target)
         serve = getattr(registry.creator(made) if isinstance(made, str) else made, "serve", None)
         if serve is not None:
             serve(comm)
 
     def jax_env(self) -> JaxEnv | None:
-        """The same environment written in JAX, whatever `backend` is; None where there is none."""
+        """The same environment written in JAX, for any `backend`; None if there is none."""
         if self.backend == "jax":
             return self._jax()
         known = JAX_NATIVE.get(self.target) if isinstance(self.target, str) else None
@@ -124,21 +123,21 @@ class EnvSource:
         return env
 
     def make(self, render: bool = False) -> Any:
-        """Gymnasium's environment itself, in its own coordinates."""
+        """The Gymnasium environment itself, in its own coordinates."""
         made = _resolve(self.target)
         env = registry.make_by_id(made, render) if isinstance(made, str) else registry.make_by_call(made, render)
         registry.check_env_type(env)
         return env
 
     def _pool_options(self) -> dict[str, Any]:
-        """Gymnasium's time limit, so that both play the same game."""
+        """Gymnasium's time limit as EnvPool's, so that both play the same game."""
         limit = registry.max_steps(str(_resolve(self.target))) if self.judge == "gymnasium" else None
         return {} if limit is None else {"max_episode_steps": limit}
 
 
 @runtime_checkable
 class Source(Protocol):
-    """Where a run's environments come from: an `EnvSource`, or anything that offers the same."""
+    """The source of a run's environments: an `EnvSource`, or an object with the same interface."""
 
     @property
     def name(self) -> str: ...
@@ -148,7 +147,7 @@ class Source(Protocol):
     def backend(self) -> str: ...
     @property
     def fresh(self) -> bool:
-        """Every unroll begins with a reset."""
+        """Whether every unroll begins with a reset."""
 
     @property
     def native(self) -> bool: ...
@@ -162,7 +161,7 @@ class Source(Protocol):
 
 
 def find(target: Any, backend: str = "auto") -> Source:
-    """The recipe of an environment, after making it once. `BadInput` when it cannot be made or trained on."""
+    """The recipe of an environment, after making it once. Raises `BadInput` if it cannot be made or trained on."""
     if backend not in BACKENDS:
         raise BadInput(f"backend is {backend!r}; it must be one of {', '.join(BACKENDS)}.{nearest(backend, BACKENDS)}")
     if isinstance(target, Source) and not isinstance(target, EnvSource):
@@ -181,7 +180,7 @@ def find(target: Any, backend: str = "auto") -> Source:
 
 
 def names(pattern: str | None = None) -> list[tuple[str, str]]:
-    """(id, backends) of everything that can be named here; `pattern` is a part of the id, or has wildcards."""
+    """(id, backends) of every known environment; `pattern` is a part of the id, or has wildcards."""
     found: dict[str, list[str]] = {}
     for backend, ids in (("envpool", pool.ids()), ("gymnasium", registry.gymnasium_ids()), ("jax", list(JAX_NATIVE))):
         for name in ids:
@@ -194,7 +193,7 @@ def names(pattern: str | None = None) -> list[tuple[str, str]]:
 
 
 def _find_object(name: str, target: Any, backend: str) -> EnvSource:
-    """A class, a callable, a JaxEnv, or the path of one."""
+    """The recipe for a class, a callable, a JaxEnv, or the import path of one."""
     source = EnvSource(name, target, "gymnasium")
     try:
         made = _resolve(target)
@@ -228,7 +227,7 @@ def _find_id(name: str, backend: str) -> EnvSource:
     if ours is None and not in_pool:
         valid = {n for n, _ in names()} | {n.removeprefix("ALE/") for n in registry.gymnasium_ids()}
         where = "" if backend == "auto" else f" to {backend}"
-        hint = nearest(name, valid) or " An own environment is named by its import path, pkg.module:Name."
+        hint = nearest(name, valid) or " Name an environment of your own by its import path, pkg.module:Name."
         raise UnknownEnv(f"environment {name!r} is not known{where}.{hint}")
     if not in_pool:
         if backend == "envpool":
@@ -239,7 +238,7 @@ def _find_id(name: str, backend: str) -> EnvSource:
 
 
 def _find_native(name: str, ours: str | None, backend: str) -> EnvSource:
-    """EnvPool has the id: does Gymnasium build the same environment, so that it can judge what is learnt?"""
+    """The recipe for an id of EnvPool's; evaluates in Gymnasium if Gymnasium builds the same environment."""
     theirs: EnvSpec | None = None
     why = "Gymnasium has no such id"
     if ours is not None:

@@ -1,15 +1,15 @@
 """Gymnasium's spaces in Shoal's flat form, and back.
 
-Observations become one array an environment:
+Observations become one array per environment:
 
-| space | what it becomes |
+| space | result |
 | --- | --- |
 | Box, uint8, 3 dimensions | an image (height, width, channels); channels first (first <= 4 < last) are moved last |
 | Box, uint8, 2 dimensions | an image with one channel |
 | any other Box | float32, flattened in C order |
 | Discrete(n) | one-hot, n floats |
 | MultiDiscrete(nvec) | one-hots one after another, in C order of nvec |
-| MultiBinary | one float a bit |
+| MultiBinary | one float per bit |
 | Tuple | its members in order |
 | Dict | its members in Gymnasium's own order of keys (sorted, unless the space was made from an OrderedDict) |
 
@@ -29,7 +29,7 @@ from gymnasium import spaces
 from shoal.core.errors import BadInput
 from shoal.core.spec import ActionPart, ActionSpec, Binary, Categorical, Continuous, ObsSpec
 
-UNBOUNDED = 1e30  # float32's own extremes are how some environments write "no bound"
+UNBOUNDED = 1e30  # some environments write "no bound" as float32's extremes
 
 
 def _refuse(space: Any, what: str) -> BadInput:
@@ -65,7 +65,7 @@ def _one_hot(value: Any, size: int, envs: int) -> np.ndarray:
 
 
 class Observations:
-    """Converts observations of one space; `spec` says what comes out."""
+    """Converts observations of one space; `spec` describes the result."""
 
     def __init__(self, space: Any) -> None:
         self.space = space
@@ -82,7 +82,7 @@ class Observations:
             self.spec = ObsSpec(shape, "uint8")
         else:
             self.spec = ObsSpec((sum(_width(leaf) for leaf in _leaves(space)),))
-        # The common case costs nothing: what EnvPool returns already is what Shoal wants.
+        # The common case costs nothing: EnvPool's array is already in Shoal's form.
         self._as_is = isinstance(space, spaces.Box) and space.dtype == np.float32 and len(space.shape) == 1
 
     def batch(self, value: Any, envs: int) -> np.ndarray:
@@ -106,7 +106,7 @@ class Observations:
         return np.asarray(out[0])
 
     def undo(self, flat: np.ndarray) -> Any:
-        """The environment's own observation of one flat one: exact up to float32."""
+        """The environment's own observation from a flat one: exact up to float32."""
         if self.spec.is_image:
             whole = np.asarray(flat)
             return (whole.transpose(2, 0, 1) if self.channels_first else whole).reshape(self.space.shape)
@@ -132,7 +132,7 @@ class Observations:
             sizes = space.nvec.reshape(-1)
             columns[:] = np.concatenate([_one_hot(index[:, i], int(n), envs) for i, n in enumerate(sizes)], axis=1)
         else:
-            with np.errstate(over="ignore"):  # too large for float32 is infinite, and reported as such
+            with np.errstate(over="ignore"):  # a value too large for float32 becomes infinite, and is reported as such
                 columns[:] = np.asarray(value).reshape(envs, width)
         return at + width
 
@@ -171,7 +171,7 @@ def _bounds(space: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 class _Leaf:
-    """One part of an action: columns of the flat array to values of the leaf's space."""
+    """One part of an action: converts columns of the flat array to values of the leaf's space."""
 
     def __init__(self, space: Any) -> None:
         self.space = space
@@ -207,7 +207,7 @@ class _Leaf:
         return np.asarray(value.astype(space.dtype).reshape(envs, *space.shape))
 
     def encode(self, value: Any) -> np.ndarray:
-        """[width], of one value of the leaf's space."""
+        """[width] from one value of the leaf's space."""
         if isinstance(self.space, spaces.Discrete | spaces.MultiDiscrete):
             return np.asarray(np.asarray(value) - self.space.start).reshape(-1)
         flat = np.asarray(value).reshape(-1)
@@ -217,7 +217,7 @@ class _Leaf:
 
 
 class Actions:
-    """Converts actions of one space; `spec` says what goes in."""
+    """Converts actions of one space; `spec` describes the input."""
 
     def __init__(self, space: Any) -> None:
         self.space = space
@@ -238,7 +238,7 @@ class Actions:
         return self.item(self.decode(np.asarray(action)[None]), 0)
 
     def item(self, decoded: Any, index: int) -> Any:
-        """Environment `index`'s action out of what `decode` gave."""
+        """Environment `index`'s action from the result of `decode`."""
         if isinstance(decoded, tuple):
             return tuple(self.item(part, index) for part in decoded)
         if isinstance(decoded, dict):
@@ -248,7 +248,7 @@ class Actions:
         return decoded[index]
 
     def encode(self, value: Any) -> np.ndarray:
-        """Shoal's action, of one of the environment's own: `decode` undone."""
+        """Shoal's action from the environment's own: the inverse of `decode`."""
         parts = [leaf.encode(part) for leaf, part in zip(self._leaf_list, _values(self.space, value), strict=True)]
         return np.concatenate(parts).astype(self.spec.dtype).reshape(self.spec.shape)
 

@@ -120,4 +120,4 @@ def _plain(value: Any) -> Any:
         return value.tolist()
     if isinstance(value, Path):
         return str(value)
-    raise NotImplementedError(f"{type(value).__name__} has no place in a JSON file")
+    raise NotImplementedError(f"{type(value).__name__} cannot be written to a JSON file")
