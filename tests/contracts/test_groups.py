@@ -50,6 +50,6 @@ class TestGroup:
     def test_coming_twice_to_one_round_is_refused(self, world: World) -> None:
         group = self.group(world)
         group.mean(1, self.VECTORS[1])
-        with pytest.raises(RuntimeError, match="member 1 came twice"):
+        with pytest.raises(RuntimeError, match="member 1 entered one round twice"):
             group.mean(1, self.VECTORS[1])
         assert group.members == 3

@@ -58,4 +58,4 @@ def test_a_thread_that_computes_is_interrupted_and_the_exit_code_is_the_scripts_
 def test_the_process_leaves_without_a_thread_that_hangs() -> None:
     done = leave(1000.0, 0.2)
     assert done.returncode == 1 and "RunFailed" in done.stderr, done.stderr
-    assert done.stderr.endswith("shoal: slow still hangs: leaving without it\n") and done.stdout == ""
+    assert done.stderr.endswith("shoal: slow still hangs: exiting without waiting for it\n") and done.stdout == ""

@@ -1,7 +1,7 @@
-"""Where roles run. Each runtime makes the ports, places the roles, and hands the main role's reports to the caller.
+"""Runtimes: where roles run. Each makes the ports, places the roles, and hands the main role's reports to the caller.
 
 May import: roles, core. Threads, processes and their fences live here and nowhere else. To add one: its file, one line in
-`RUNTIMES`, and the port contract tests over it. Looking for what the roles do? `roles`. For who talks to whom? `topologies`.
+`RUNTIMES`, and the port contract tests over it. Looking for the roles' loops? `roles`. For which role talks to which? `topologies`.
 """
 
 from __future__ import annotations

@@ -1,11 +1,12 @@
-"""Call on plain memory: a question slot and an answer slot a client, and counters that say whose turn it is.
+"""Call on plain memory: a question slot and an answer slot per client, and counters that say whose turn it is.
 
 A question is open while its number is above the one taken. Its ticket is the time at which it was asked, on the machine's
-monotonic clock: the order of arrival without a counter that two processes could race for. Several servers may share
-one port; they take questions under a lock, and each remembers in memory what it took, so that its successor finds it.
+monotonic clock, which gives the order of arrival without a counter that two processes could race for. Several servers may
+share one port; they take questions under a lock, and each records in memory which ones it took, so that its successor
+finds them.
 
-Waking costs more than asking, so a client rings only where that helps: a server that sleeps says how many open questions it
-waits for, and nobody rings one that works, since it looks before it sleeps.
+Waking costs more than asking, so a client rings only if that helps. A sleeping server announces how many open questions it
+waits for; a busy server needs no bell, because it looks for questions before it sleeps.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from shoal.runtimes.memory import Place
 
 AWAKE = 0  # in `asleep`; else the number of open questions that the server waits for
-CONTENDED = 1e-3  # seconds to wait for a lock that another server holds for microseconds, and rings nobody about
+CONTENDED = 1e-3  # seconds to wait for a lock that another server holds for microseconds and releases without a ring
 
 
 class MemoryCall:
@@ -46,7 +47,7 @@ class MemoryCall:
         self._waits = None if place.me is None else place.bells[place.me].wait
         self._mine: dict[int, int] = {}  # {client: the number of the question that is being answered here}
         self._me = 1 + (spec.servers.index(place.me) if place.me in spec.servers else 0)
-        if place.me in spec.servers:  # what a predecessor took and did not answer is open again
+        if place.me in spec.servers:  # questions that a predecessor took and did not answer are open again
             left = (self._by == self._me) & (self._answered < self._taken)
             self._taken[left] = self._answered[left]
 
@@ -71,7 +72,7 @@ class MemoryCall:
         return Op(attempt, self._clients[client].wait, f"the answer to client {client}")
 
     def _ring(self) -> None:
-        """Wake a server whom it helps: who waits for more questions once they are there, else one of those who wait for any."""
+        """Wake one server: one whose number of questions is reached, or one that waits for any question."""
         sleeping = self._asleep.tolist()
         if any(wanted > 1 for wanted in sleeping):
             waiting = int(np.count_nonzero(self._asked > self._taken))
@@ -83,9 +84,9 @@ class MemoryCall:
             self._servers[wake[0]].ring()
 
     def gather(self, most: int, least: int = 1, patience: float = 0.0) -> Op[list[tuple[int, Slot]]]:
-        if self._waits is None:  # where one role runs at a time, nobody asks while another waits
+        if self._waits is None:  # one role runs at a time: no client can ask while this one waits
             patience = 0.0
-        least = min(least, most)  # nobody waits for more than a batch
+        least = min(least, most)  # never wait for more than a batch
         state = [1, np.inf]  # how many questions are waited for, and how long at most
 
         def attempt() -> Any:
@@ -112,7 +113,10 @@ class MemoryCall:
         return Op(attempt, None if waits is None else lambda s: self._sleep(min(s, state[1]), state[0]), "a question")
 
     def _sleep(self, seconds: float, wanted: float) -> None:
-        """Until so many questions are open. Said first and looked at after, or a question in between would wake nobody."""
+        """Sleep until `wanted` questions are open.
+
+        Announces the number before it checks: the other way round, a question in between would not wake this server.
+        """
         assert self._waits is not None
         self._asleep[self._me - 1] = int(wanted)
         if np.count_nonzero(self._asked > self._taken) < wanted or seconds == CONTENDED:
@@ -120,7 +124,7 @@ class MemoryCall:
         self._asleep[self._me - 1] = AWAKE
 
     def _take(self, waiting: np.ndarray, most: int) -> list[tuple[int, Slot]]:
-        """The oldest of `waiting`, which are this server's from now on."""
+        """Take the oldest of `waiting` for this server."""
         if len(waiting) > 1:
             waiting = waiting[np.argsort(self._ticket[waiting], kind="stable")][:most]
         numbers = self._asked[waiting]
@@ -134,7 +138,7 @@ class MemoryCall:
         for client, answer in zip(clients, answers, strict=True):
             number = self._mine.pop(client)
             if self._asked[client] != number:
-                continue  # whoever asked is dead, and a successor has asked since
+                continue  # the client died, and its successor has asked since
             slot = self._answers[client]
             for name, array in answer.items():
                 slot[name][...] = array

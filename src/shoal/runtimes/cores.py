@@ -1,7 +1,7 @@
-"""Which core a role stays on. Runs of one machine share it out: a core is claimed by one run at a time.
+"""Pinning of roles to cores. Runs on one machine share its cores: a core is claimed by one run at a time.
 
-EnvPool's hand-off is faster on one core, and two runs on the same core are slower than on two. So a role gets a core that no other
-run has claimed, and is left to the system's scheduler where there is none.
+EnvPool's hand-off is faster on one core, and two runs on the same core are slower than on two. A role therefore gets a core
+that no other run has claimed, or is left to the system's scheduler if there is none.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ NAME = "\0shoal-core-{}"  # in the abstract namespace: no file, and the kernel f
 
 
 class Held(Protocol):
-    """A claimed core: whoever has it keeps it until this is closed."""
+    """A claimed core, held until this is closed."""
 
     def close(self) -> None: ...
 
 
 def claim(core: int) -> Held | None:
-    """Hold a core until the answer is closed; None if another holds it."""
+    """Claim a core until the returned object is closed; None if another run holds it."""
     held = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
     try:
         held.bind(NAME.format(core))
@@ -41,9 +41,9 @@ class Cores:
         self._held: dict[int, Held] = {}
 
     def seat(self, wish: int | None) -> int | None:
-        """A core for the role that would like number `wish` of those allowed; None where it is better left unpinned.
+        """A core for a role that prefers number `wish` of the allowed ones; None if it is better left unpinned.
 
-        The first free core from there on. Once this run holds all of them, its further roles share them.
+        Takes the first free core from there on. Once this run holds all of them, its further roles share them.
         """
         count = len(self._allowed)
         if wish is None or count < 2:
@@ -61,7 +61,7 @@ class Cores:
 
 
 def _allowed() -> set[int]:
-    """Cores that this process may use; none where it cannot choose or claim."""
+    """Cores that this process may use; none if the platform cannot pin or claim."""
     if sys.platform != "linux":
         return set()
     return os.sched_getaffinity(0)

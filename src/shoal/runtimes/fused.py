@@ -1,6 +1,6 @@
-"""`fused`: environments, acting and learning in one compiled loop. For JAX-native environments; carries `sequential` alone.
+"""`fused`: environments, acting and learning in one compiled loop. For JAX-native environments; runs `sequential` only.
 
-The loop makes as many updates a call as fit into a quarter of a second, so that progress is shown and a stop is heard.
+A call makes as many updates as fit into a quarter of a second, so that progress is shown and a stop is noticed.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from shoal.learning.soundness import SOUND, Watch, kept, largest, seen_in
 from shoal.runtimes.session import Event, Events
 
 CALL_SECONDS = 0.25
-MOST_STEPS = 1 << 19  # of a call: bounds the memory that its rewards take
+MOST_STEPS = 1 << 19  # per call: bounds the memory for its rewards
 MOST_UPDATES = 1024
-SEEN = "seen/largest"  # observation and reward of an update that was dropped, among its metrics
+SEEN = "seen/largest"  # metric: the largest observation and reward of a dropped update
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,7 +63,7 @@ class Fused:
     def start(self, program: Program, stopping: Callable[[], bool]) -> FusedSession:
         blueprint = program.whole
         if blueprint is None:
-            raise BadInput("--runtime fused carries --topology sequential alone")
+            raise BadInput("--runtime fused runs --topology sequential only")
         if isinstance(blueprint.algorithm.experience, Replay):
             raise BadInput(
                 "--runtime fused has no replay: an algorithm that learns from one runs on inline, threads or processes"
@@ -78,28 +78,28 @@ class Fused:
 
 
 class Loop(NamedTuple):
-    """All that goes round."""
+    """The state that the compiled loop carries."""
 
     learner: Any
     actor: Any
     envs: Any
     carry: Any
     first: Array  # [B]
-    starts: Any  # what the sampler of starts remembers
+    starts: Any  # state of the sampler of starts
 
 
 class Seen(NamedTuple):
-    """What the host wants to know of each update: [updates, T, B]."""
+    """The rows of each update that the host needs: [updates, T, B]."""
 
     reward: Array
     boundary: Array
     valid: Array
     first: Array
-    lost: Array  # [updates] episodes dropped because of what is not a number
+    lost: Array  # [updates] episodes dropped because of NaN or infinity
 
 
 class Found(NamedTuple):
-    """What a call brings to the host."""
+    """The results that a call returns to the host."""
 
     seen: Seen
     metrics: Any  # [updates] each
@@ -130,9 +130,9 @@ class FusedSession:
         self._capacity = int(np.clip(MOST_STEPS // blueprint.steps_per_update, 1, MOST_UPDATES))
 
     def __iter__(self) -> Events:
-        """A call runs in a thread of its own while the caller looks at what the one before has brought.
+        """Run each call in a thread of its own while the caller handles the results of the previous one.
 
-        A driven run waits for the caller's reply before the next call, and ends a call where a report is due.
+        A driven run waits for the caller's reply before the next call, and ends a call when a report is due.
         """
         blueprint, size = self._blueprint, self._capacity
         keys, progress = np.zeros((size, 3, 2), np.uint32), np.zeros(size, np.float32)
@@ -163,7 +163,7 @@ class FusedSession:
                     pending = pool.submit(run, self._loop, version, updates)
 
     def _fitting(self, version: int, wanted: int) -> int:
-        """How many updates the next call makes; 0 when the budget is spent."""
+        """The number of updates in the next call; 0 when the budget is spent."""
         every = self._blueprint.report_every if self._blueprint.driven else 0
         most = every - version % every if every else self._capacity
         return min(max(1, wanted), most, self._capacity, self._blueprint.updates - version)
@@ -180,7 +180,7 @@ class FusedSession:
     def _events(
         self, told: Found, version: int, updates: int, began: float, ended: float
     ) -> Generator[Event, Reply | None, Reply]:
-        """The faults and the report of a call; gives the reply."""
+        """Yield the faults and the report of a call; return the reply."""
         blueprint, seen = self._blueprint, told.seen
         lost = int(seen.lost[:updates].sum())
         if lost:
@@ -190,7 +190,7 @@ class FusedSession:
         metrics = {name: np.asarray(values)[:updates] for name, values in told.metrics.items()}
         fine, largest_seen = metrics.pop(SOUND), metrics.pop(SEEN)
         yield from self._judged(fine, largest_seen, metrics)
-        if not fine.all() and fine.any():  # of what was dropped nothing counts
+        if not fine.all() and fine.any():  # leave out dropped updates
             metrics = {name: values[fine] for name, values in metrics.items()}
         rows = (seen.reward, seen.boundary, seen.valid, seen.first)
         in_a_row = (array[:updates].reshape(-1, blueprint.envs) for array in rows)  # the updates one after another
@@ -210,7 +210,7 @@ class FusedSession:
         return reply or Reply()
 
     def _judged(self, fine: np.ndarray, largest_seen: np.ndarray, metrics: dict[str, np.ndarray]) -> Iterator[Event]:
-        """A word for each update of a call that was dropped, by what was seen of it."""
+        """Yield a fault for each dropped update of a call, with the numbers seen in it."""
         if fine.all():
             self._watch.good()
             return
@@ -232,9 +232,9 @@ class FusedSession:
         return [(k * every, jax.tree.map(itemgetter(k - passed.start), learners)) for k in passed]
 
     def _call(self, loop: Loop, keys: Array, progress: Array, version: Array, updates: Array) -> tuple[Loop, Found]:
-        """`updates` updates, at most as many as there are keys; what is seen of each is written in its place.
+        """Make `updates` updates, at most as many as there are keys; the results of update i are written to row i.
 
-        With `report_every`, the learner too is written each time, over those of the same look: the last of them stays.
+        With `report_every`, the learner is written after each update too, to the row of its look: the last write stays.
         """
         every = self._blueprint.report_every
         _, seen, metrics = jax.eval_shape(self._one, loop, keys[0], progress[0])
@@ -276,7 +276,7 @@ class FusedSession:
             action, extras, carry = act(algorithm, loop.actor, envs.obs, carry, first, keys[0], t, explore)
             was_ended = envs.ended
             after, (_, reward, terminated, truncated) = batched.step(envs, action)
-            # What is not a number ends its episode here: the next row begins another, and nobody sees it.
+            # NaN or infinity ends the episode here: the value is blanked, and the next row begins another episode.
             lost = ~(jnp.isfinite(reward) & jnp.isfinite(after.obs.reshape(len(reward), -1)).all(axis=1))
             shaped = lost.reshape(lost.shape + (1,) * (after.obs.ndim - 1))
             after = after._replace(obs=jnp.where(shaped, 0, after.obs), ended=after.ended | lost)
@@ -314,7 +314,7 @@ class FusedSession:
         return {"loop": Part(named_leaves(self._moving())), "episodes-0": Part(self._tracker.snapshot())}
 
     def _moving(self) -> dict[str, Any]:
-        """What goes round besides the learner."""
+        """The loop's state except for the learner and the actor."""
         return {name: getattr(self._loop, name) for name in ("envs", "carry", "first", "starts")}
 
     def close(self) -> None:

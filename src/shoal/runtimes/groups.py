@@ -1,8 +1,8 @@
-"""Group on plain memory: everybody writes its own row, and everybody adds up all rows in the same order.
+"""Group on plain memory: each member writes its own row, and all members add up all rows in the same order.
 
-Two sets of rows take turns: whoever enters a round has left the one before, and nobody can be two rounds ahead. A member
-that comes anew where one of its number had been (a dead member's successor) begins another generation: the others
-leave their rounds with `GroupBroken`, and all meet in the new one.
+Two sets of rows alternate: a member that enters a round has left the previous one, so none can be two rounds ahead. A
+dead member's successor, which joins under the same number, begins a new generation: the others leave their rounds with
+`GroupBroken`, and all meet in the new generation.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class MemoryGroup:
         self._generation, self._joined, self._arrived, self._length, self._rows = (
             views[f.name] for f in _layout(spec).fields
         )
-        self._mine: dict[int, int] = {}  # the generation of each member that speaks through this end
+        self._mine: dict[int, int] = {}  # the generation of each member that uses this end
         self._bells = [place.bells[name] for name in (spec.roles or place.bells)]
         self._waits = None if place.me is None else place.bells[place.me].wait
 
@@ -43,7 +43,7 @@ class MemoryGroup:
             self._join(member)
         generation, mine = self._mine[member], int(self._arrived[member])
         if generation == self._generation[0] and mine > self._complete(generation):
-            raise RuntimeError(f"member {member} came twice to one round")
+            raise RuntimeError(f"member {member} entered one round twice")
         rows, length = self._rows[mine % 2], vector.size
         rows[member, :length] = vector
         self._length[mine % 2, member] = length
@@ -57,9 +57,9 @@ class MemoryGroup:
             total = rows[0, :length].copy()
             for other in range(1, self.members):
                 total += rows[other, :length]
-            if self._generation[0] != generation:  # asked last: a successor writes only after it began another one
+            if self._generation[0] != generation:  # checked last: a successor writes only after it has begun a new one
                 self._mine.pop(member, None)
-                raise GroupBroken(f"a member of the group came anew in round {mine}")
+                raise GroupBroken(f"a member of the group was restarted in round {mine}")
             if len(set(lengths)) > 1:
                 raise RuntimeError(f"round {mine}: vectors of {lengths} numbers in one round")
             return np.asarray(total / np.float32(self.members))
@@ -68,7 +68,7 @@ class MemoryGroup:
 
     def _join(self, member: int) -> None:
         generation = int(self._generation[0])
-        if self._joined[member] == generation + 1:  # zero means never: somebody of this number was here before
+        if self._joined[member] == generation + 1:  # zero means never: a member of this number has joined before
             generation += 1
             self._generation[0] = generation
             self._ring()
@@ -77,7 +77,7 @@ class MemoryGroup:
         self._mine[member] = generation
 
     def _complete(self, generation: int) -> int:
-        """Rounds that every member has come to."""
+        """Number of rounds that every member has entered."""
         return int(self._arrived.min()) if (self._joined == generation + 1).all() else 0
 
     def _ring(self) -> None:

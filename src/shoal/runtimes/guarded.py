@@ -1,9 +1,9 @@
-"""Work in a process of its own that answers requests: it may crash, hang or be killed, and its user goes on.
+"""A guarded process that answers requests: it may crash, hang or be killed without harm to its parent.
 
-Started by an own entry module (`guarded_worker`), as the workers of `processes` are. What it is to do is cloudpickled to it,
-from a parent to its own child; requests and answers are frames of bytes over pipes, whose meaning is their users' own. The
-child marks when it enters and leaves a foreign call, such as a step of an environment, in memory that both map, so that a
-call that does not return is noticed even while it holds Python's lock, and one that crashes is known.
+It is started by an entry module of its own (`guarded_worker`), as the workers of `processes` are. The work is cloudpickled
+from a parent to its own child; requests and answers are frames of bytes over pipes, and the user defines their meaning. The
+child marks in shared memory when it enters and leaves a foreign call, such as a step of an environment. The parent
+therefore notices a call that does not return, even while it holds Python's lock, and knows which call crashed.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ READY, PART, END, BUG = b"r", b"p", b"e", b"b"
 CLOCK = Record((Field("since", (), "float64"), Field("which", (), "int64")))  # monotonic seconds, 0 outside of calls
 OUTSIDE = -1
 
-Mark = Callable[[int], None]  # a foreign call begins, with a number of the caller's own; `OUTSIDE`: it has returned
-Answer = Callable[[bytes, Mark], Iterator[bytes]]  # the messages that answer a request
+Mark = Callable[[int], None]  # marks the begin of a foreign call by a number of the caller's choice; `OUTSIDE`: its end
+Answer = Callable[[bytes, Mark], Iterator[bytes]]  # yields the messages that answer a request
 
 
 class CannotSend(RunFailed):
-    """What the process should do cannot be pickled."""
+    """The work for the process cannot be pickled."""
 
 
 class Gone(NamedTuple):
@@ -55,12 +55,12 @@ def frame(kind: bytes, data: bytes = b"") -> bytes:
 
 
 class Guarded:
-    """One such process. Used by one thread at a time; the kernel ends the process with that thread."""
+    """A guarded process. Used by one thread at a time; the kernel ends the process with the thread that started it."""
 
     def __init__(self, answer: Answer, *, timeout: float, nice: int = 0, gently: bool = False) -> None:
-        """`timeout`: seconds that a foreign call may take. `nice`: its priority; `gently`: a low one while it is loading.
+        """`timeout`: seconds that a foreign call may take. `nice`: its priority; `gently`: load at low priority.
 
-        `CannotSend` if `answer` cannot be pickled.
+        Raises `CannotSend` if `answer` cannot be pickled.
         """
         try:
             recipe = cloudpickle.dumps(answer)
@@ -76,7 +76,7 @@ class Guarded:
         self._messages, said = os.pipe()
         os.set_blocking(self._requests, False)
         os.set_blocking(self._messages, False)
-        with tempfile.TemporaryFile() as clock:  # without a name, so that nothing is left behind
+        with tempfile.TemporaryFile() as clock:  # unnamed, so that no file is left behind
             clock.truncate(CLOCK.nbytes)
             self._clock = CLOCK.views(mmap.mmap(clock.fileno(), CLOCK.nbytes))
             self._clock["which"][...] = OUTSIDE
@@ -94,18 +94,18 @@ class Guarded:
         self._unsent = bytearray(frame(PART, recipe))
 
     def ask(self, request: bytes) -> None:
-        """Send a request without waiting; what does not fit into the pipe is sent by `hear`.
+        """Send a request without waiting; `hear` sends the part that does not fit into the pipe.
 
-        A request that is still being answered is given up, and nothing more is heard of it.
+        A request that is still being answered is abandoned, and the rest of its messages are dropped.
         """
         self._asked += 1
         self._unsent += frame(PART, request)
         self._send()
 
     def hear(self, seconds: float = 0.0) -> Iterator[bytes]:
-        """The messages that have come, after waiting at most `seconds` for one.
+        """The messages that have arrived, after waiting at most `seconds` for one.
 
-        Once the process is gone, `gone` says how, and nothing comes any more.
+        Once the process has ended, `gone` says how, and no further message arrives.
         """
         if self._ended is None:
             self._send()
@@ -129,16 +129,16 @@ class Guarded:
 
     @property
     def gone(self) -> Gone | None:
-        """How it ended; None while it lives."""
+        """How the process ended; None while it is alive."""
         return self._ended
 
     def kill(self) -> None:
-        """End it at once, with what its environments started. Safe to call from a signal handler."""
+        """End the process at once, with any processes that its environments started. Safe to call from a signal handler."""
         if self._process.poll() is None:
             os.killpg(self._process.pid, signal.SIGKILL)
 
     def close(self) -> None:
-        """End it and free what joined it to us. May be called twice."""
+        """End the process and close its pipes. May be called twice."""
         self.kill()
         self._process.wait()
         self._ended = self._ended or Gone("died", "it was closed")
@@ -158,7 +158,7 @@ class Guarded:
                 self._unread += data
 
     def _look(self) -> None:
-        """Is it alive, and does the call that it is in return?"""
+        """Check whether the process is alive and its current call is within the timeout."""
         code = self._process.poll()
         if code is not None:
             self._read()

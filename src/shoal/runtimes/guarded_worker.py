@@ -1,6 +1,6 @@
-"""The entry of a guarded process: `python -m shoal.runtimes.guarded_worker REQUESTS MESSAGES CLOCK NICE GENTLY`.
+"""Entry point of a guarded process: `python -m shoal.runtimes.guarded_worker REQUESTS MESSAGES CLOCK NICE GENTLY`.
 
-Started by `guarded` alone, never by hand.
+Started only by `guarded`, never by hand.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from shoal.process.device import collect_rarely, settle_process
 from shoal.process.lifetime import killed_with_parent
 from shoal.runtimes.guarded import BUG, CLOCK, END, HEADER, OUTSIDE, PART, READY, Answer, frame
 
-GENTLE = 10  # the priority of loading beside work that goes first; 0 is that of others, 19 the lowest
+GENTLE = 10  # niceness while loading beside more urgent work; 0 is normal, 19 the lowest priority
 
 
 def main(requests: int, messages: int, clock: int, nice: int, gently: int) -> None:
-    """Answer requests until the parent closes the pipe or is gone; say what went wrong before leaving."""
+    """Answer requests until the parent closes the pipe or ends; report an exception before exiting."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent answers it
     collect_rarely()
-    killed_with_parent()  # also while an environment hangs and holds Python's lock; the reader covers what came before
+    killed_with_parent()  # even if an environment hangs and holds Python's lock; if the parent died earlier, the reader notices
     os.nice(nice)
     for fd in (requests, messages, clock):
-        os.set_inheritable(fd, False)  # what an environment starts has no part in this
+        os.set_inheritable(fd, False)  # processes that an environment starts do not get these
     shared = CLOCK.views(mmap.mmap(clock, CLOCK.nbytes))
     since, which = shared["since"], shared["which"]
     inbox: queue.SimpleQueue[bytes] = queue.SimpleQueue()
@@ -53,7 +53,7 @@ def main(requests: int, messages: int, clock: int, nice: int, gently: int) -> No
         while True:
             for message in answer(inbox.get(), mark):
                 _say(messages, frame(PART, message))
-                if not inbox.empty():  # a newer request: this one is given up
+                if not inbox.empty():  # a newer request: abandon this one
                     break
             _say(messages, frame(END))
     except Exception:
@@ -62,10 +62,10 @@ def main(requests: int, messages: int, clock: int, nice: int, gently: int) -> No
 
 
 def _load_gently(recipe: bytes) -> None:
-    """Import what is needed in a thread of low priority, while others have the cores to use.
+    """Do the recipe's imports in a thread of low priority, while other processes use the cores.
 
-    A process that lowers its priority cannot raise it again. Linux has priorities a thread: this one ends, and what is imported
-    stays. A failure shows when the recipe is read again.
+    A process that lowers its priority cannot raise it again, but on Linux a thread has its own priority: this thread ends
+    and its imports stay. A failure shows when the recipe is loaded again.
     """
     with contextlib.suppress(OSError, AttributeError):
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), GENTLE)
@@ -74,7 +74,7 @@ def _load_gently(recipe: bytes) -> None:
 
 
 def _read(requests: int, inbox: queue.SimpleQueue[bytes]) -> None:
-    """Frames of the parent, as they come. Its end says that the parent is gone, or needs us no more."""
+    """Put the parent's frames into the inbox. End of file means that the parent has ended or is done with this process."""
     with open(requests, "rb", closefd=False) as source:
         while header := source.read(HEADER.size):
             inbox.put(source.read(HEADER.unpack(header)[1]))

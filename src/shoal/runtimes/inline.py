@@ -1,4 +1,4 @@
-"""`inline`: all roles in turn in the calling thread. The reference: deterministic, and easy to step through."""
+"""`inline`: all roles in turn in the calling thread. The reference runtime: deterministic and easy to step through."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class InlineSession:
         self._main = next(spec.name for spec in program.roles if spec.main)
 
     def __iter__(self) -> Events:
-        """Round and round until the main role ends: each runs until it has to wait. A round without progress is a deadlock."""
+        """Run the roles in turn until the main role ends, each until it has to wait. A round without progress is a deadlock."""
         waiting: dict[str, Op[Any] | None] = dict.fromkeys(self._steps)
         while self._main in self._steps:
             progress = False
@@ -80,7 +80,7 @@ class InlineSession:
                         waiting[name], answer = asked, attempt(asked)
             if not progress:
                 stuck = ", ".join(f"{name} waits for {op.what}" for name, op in waiting.items() if op is not None)
-                raise RunFailed(f"nobody can go on: {stuck}")
+                raise RunFailed(f"deadlock: {stuck}")
 
     def snapshots(self) -> Snapshot:
         return {part: arrays for role in self._roles.values() for part, arrays in role.snapshots().items()}

@@ -1,7 +1,7 @@
 """Stream and Board on plain memory: one implementation for one thread, many threads, and processes that share a mapping.
 
 Counters are aligned 64-bit integers with one writer each; data is written before the counter that announces it. That is
-enough on x86-64, which keeps the order of stores; elsewhere the system calls that ring a bell are the fence.
+enough on x86-64, which keeps the order of stores; elsewhere the system calls that ring a bell act as the fence.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from shoal.runtimes.tables import MemoryRoster, MemoryTable
 
 
 class Bell(Protocol):
-    """Wakes one role. A ring that nobody waits for is kept until the next wait."""
+    """Wakes one role. A ring while the role is not waiting is kept until its next wait."""
 
     def ring(self) -> None: ...
 
@@ -32,7 +32,7 @@ class Bell(Protocol):
 
 
 class Silent:
-    """For a runtime in which nobody ever sleeps."""
+    """The bell of a runtime in which no role ever sleeps."""
 
     def ring(self) -> None:
         return None
@@ -42,7 +42,7 @@ class Silent:
 
 
 class Lock(Protocol):
-    """Held by one role at a time. The death of a process that holds it releases it."""
+    """A lock held by one role at a time. The death of a process that holds it releases it."""
 
     def attempt(self) -> bool:
         """Take it if it is free. Never blocks."""
@@ -51,7 +51,7 @@ class Lock(Protocol):
 
 
 class Free:
-    """The lock of a runtime in which nobody else ever runs."""
+    """The lock of a runtime in which roles never run at the same time."""
 
     def attempt(self) -> bool:
         return True
@@ -69,18 +69,18 @@ Bells = Mapping[str, Bell]
 
 @dataclass(frozen=True)
 class Place:
-    """Where an end of a port is: who looks through it, how to wake the others, how to keep them out."""
+    """The location of one end of a port: the role that uses it, the bells that wake the others, and the locks."""
 
-    me: str | None  # the role; None where all roles share one end
+    me: str | None  # the role; None if all roles share one end
     bells: Bells
-    lock: Callable[[int], Lock] = no_lock  # of the byte at this offset: the same offset is the same lock for every role
+    lock: Callable[[int], Lock] = no_lock  # by byte offset: the same offset gives the same lock in every role
 
 
 PUSHED, TAKEN, RELEASED = range(3)
 
 
 class MemoryStream:
-    """A ring of slots a lane. `pushed` belongs to the producer, `taken` and `released` to the consumer."""
+    """One ring of slots per lane. `pushed` belongs to the producer, `taken` and `released` to the consumer."""
 
     def __init__(self, spec: StreamSpec, buffer: Any, offset: int, place: Place) -> None:
         self.lanes = len(spec.producers)
@@ -153,7 +153,7 @@ def _counters(spec: StreamSpec) -> Record:
 
 
 class MemoryBoard:
-    """The last `history` versions, each between two copies of its number: a reader that meets a writer sees them differ."""
+    """The last `history` versions, each between two copies of its number, which differ while a writer is at work."""
 
     def __init__(self, spec: BoardSpec, buffer: Any, offset: int, place: Place) -> None:
         views = _board(spec).views(buffer, offset)
@@ -208,7 +208,7 @@ class MemoryBoard:
             copy = self._copy(version)
             if copy is not None:
                 return version, copy
-            time.sleep(0)  # the writer went round the whole history meanwhile: let it finish
+            time.sleep(0)  # the writer has wrapped around the whole history meanwhile: let it finish
 
 
 def _board(spec: BoardSpec) -> Record:
@@ -242,7 +242,7 @@ def arena_size(specs: Mapping[str, PortSpec]) -> int:
 
 
 def plain_ports(specs: Mapping[str, PortSpec], buffer: Any, place: Place) -> dict[str, Any]:
-    """Every port that is plain memory, laid one after another over `buffer`, as the role at `place` sees them."""
+    """All ports, laid out one after another over `buffer`, as the role at `place` sees them."""
     ports: dict[str, Any] = {}
     offset = 0
     for name, spec in specs.items():
@@ -252,7 +252,7 @@ def plain_ports(specs: Mapping[str, PortSpec], buffer: Any, place: Place) -> dic
 
 
 def private_arena(specs: Mapping[str, PortSpec]) -> Any:
-    """Zeroed memory of this process, aligned so that JAX may read it in place."""
+    """Zeroed memory of this process, aligned so that JAX can read it in place."""
     raw = np.zeros(arena_size(specs) + ALIGN, np.uint8)
     start = -raw.ctypes.data % ALIGN
     return raw[start:].data

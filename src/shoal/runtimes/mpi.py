@@ -1,7 +1,7 @@
-"""`mpi`: a rank a role, started by mpiexec. Learners are ranks 0 to L-1, the rest are actors; rank 0 leads (`ranks`).
+"""`mpi`: one rank per role, started by mpiexec. Learners are ranks 0 to L-1, the rest are actors; rank 0 leads (`ranks`).
 
-On one node the ports are plain memory in a shared window, all of them; across nodes they are one-sided windows and collective
-calls (`mpi_ports`). A rank that dies takes the job with it, as MPI has it: the run goes on from its checkpoint with --resume.
+On one node all ports are plain memory in a shared window; across nodes they are one-sided windows and collective calls
+(`mpi_ports`). A rank that dies ends the whole job, as usual in MPI: --resume continues the run from its checkpoint.
 """
 
 from __future__ import annotations
@@ -31,21 +31,21 @@ from shoal.runtimes.watch import MemoryPulse, Pulse, Watch, pulses
 from shoal.runtimes.windows import Nap, RemotePulse, SharedWindow
 
 PAUSE = 0.1  # seconds that a wait may take at most; naps are far shorter
-FAREWELL = 6.0  # seconds that the ranks have to end their roles
+FAREWELL = 6.0  # seconds for the ranks to end their roles
 
 
 @dataclass(frozen=True, kw_only=True)
 class MpiConfig:
-    """One rank a role; mpiexec -n says how many."""
+    """One rank per role; mpiexec -n sets how many."""
 
     windows: Literal["auto", "shared", "rma"] = "auto"
-    """how ranks reach each other's memory: shared on one node, one-sided (rma) across nodes; auto looks where they are"""
+    """how ranks reach each other's memory: shared on one node, one-sided (rma) across nodes; auto chooses by their nodes"""
     ranks_per_env: Positive = 1
     """ranks of each actor: the first acts, its environment may use the others (shoal.runtimes.mpi.env_comm)"""
     step_timeout: PositiveFloat = 60.0
     """seconds that one step of an actor's environments may take before the run ends, with a checkpoint"""
     pin: bool = True
-    """keep each actor on a free core of its own where all ranks are on one node; elsewhere the launcher binds them"""
+    """keep each actor on a free core of its own if all ranks are on one node; otherwise the launcher binds them"""
 
 
 class Mpi:
@@ -54,7 +54,7 @@ class Mpi:
     overlaps = True
     needs_pure_env = False
     spawns = False
-    about = "a rank a role under mpiexec: shared windows on one node, one-sided windows across nodes"
+    about = "one rank per role under mpiexec: shared windows on one node, one-sided windows across nodes"
 
     def __init__(self, config: MpiConfig) -> None:
         self.config = config
@@ -63,12 +63,12 @@ class Mpi:
 
     @staticmethod
     def join() -> None:
-        """Only rank 0 goes on; the others serve its runs and then end."""
+        """Return on rank 0 only; the other ranks serve its runs and then end."""
         ranks.join(_serve)
 
     @staticmethod
     def places(config: MpiConfig, learners: int) -> int | None:
-        """As many actors as the ranks make."""
+        """The number of actors that the ranks besides the learners make up."""
         size = ranks.ranks().size
         left = size - learners
         if left < config.ranks_per_env or left % config.ranks_per_env:
@@ -81,9 +81,9 @@ class Mpi:
     def start(self, program: Program, stopping: Callable[[], bool]) -> MpiSession:
         here = ranks.ranks()
         if here.rank != 0:
-            raise RuntimeError("a follower starts nothing: call shoal.train on every rank")
+            raise RuntimeError("a follower cannot start a run: call shoal.train on every rank")
         if here.lost:
-            raise RunFailed("a rank was lost: start the job again, with --resume to go on from the last checkpoint")
+            raise RunFailed("a rank was lost: start the job again, with --resume to continue from the last checkpoint")
         if self.config.windows == "shared" and not here.one_node:
             raise BadInput("--runtime.windows shared: the ranks are on several nodes, which share no memory; use rma")
         placed(program, here.size, self.config.ranks_per_env)
@@ -93,18 +93,18 @@ class Mpi:
 def env_comm() -> Any:
     """The communicator of this actor's ranks, for its environment: an mpi4py `Comm`. Rank 0 of it acts.
 
-    With --runtime.ranks-per-env 1, in evaluation, and outside of the runtime `mpi` it holds this process alone.
+    With --runtime.ranks-per-env 1, in evaluation, and outside the runtime `mpi` it holds only this process.
     """
     return ranks.ranks().env_comm if ranks.joined() else ranks.load_mpi().COMM_SELF
 
 
 def _ranks(spec: RoleSpec, ranks_per_env: int) -> int:
-    """Ranks of a role: several for one that steps environments beside the main role."""
+    """Ranks of a role: several if it steps environments and is not the main role."""
     return ranks_per_env if spec.steps_env and not spec.main else 1
 
 
 def placed(program: Program, size: int, ranks_per_env: int) -> list[tuple[RoleSpec, bool]]:
-    """By rank: the role, and whether this rank runs it; the other ranks of a group help its environment."""
+    """(role, whether this rank runs it) by rank; the ranks that do not run it help its environment."""
     main = [spec for spec in program.roles if spec.main]
     others = [spec for spec in program.roles if not spec.main]
     ordered = main + sorted(others, key=lambda spec: spec.kind != "learner")  # a stable sort
@@ -170,7 +170,7 @@ class MpiSession:
         self._main: Any = None
         self._closed = False
         try:
-            # Our own followers only: this never leaves the job.
+            # Sent only to our own followers: this never leaves the job.
             recipe = cloudpickle.dumps((program, config))
         except Exception as error:
             raise BadInput(f"the environment or algorithm cannot be sent to another rank: {error}") from error
@@ -205,23 +205,23 @@ class MpiSession:
                 self._faults.append(Fault(role=name, kind=word.kind, detail=word.detail, in_a_row=word.in_a_row))
 
     def _watch(self) -> None:
-        """Hear what the others say; end the run when the environment of one hangs."""
+        """Read the other ranks' messages; end the run if an environment hangs."""
         self._listen()
         for rank, (spec, runs) in enumerate(self._wiring.places):
             if runs and rank and spec.steps_env and (late := self._watcher.overdue(rank)) is not None:
                 raise RunFailed(
                     f"{spec.name} (rank {rank}): {late}; a rank cannot be replaced:"
-                    " --resume goes on from the checkpoint"
+                    " --resume continues from the checkpoint"
                 )
 
     def snapshots(self) -> Snapshot:
         return lasting(self._main)
 
     def abort(self) -> None:
-        """The launcher ends the other ranks when this one leaves without a word."""
+        """Do nothing: the launcher ends the other ranks when this one exits without finalising."""
 
     def close(self) -> None:
-        """Everybody ends its role, then all free the windows together. Who does not answer is left to the end of the job."""
+        """End all roles, then free the windows on all ranks together. A rank that does not answer is left to the end of the job."""
         if self._closed:
             return
         self._closed = True
@@ -253,7 +253,7 @@ class Follower:
         self._stopped = False
         for path in here.share(None).decode().split("\n"):
             if path not in sys.path:
-                sys.path.append(path)  # rank 0 may have found the environment in a folder that it added
+                sys.path.append(path)  # rank 0 may have added the folder with the environment
         settle_process()
         program, self._config = cloudpickle.loads(here.share(None))
         self._wiring, self._helper = Wiring(program, self._config, here), program.helper
@@ -279,7 +279,7 @@ class Follower:
         self._wiring.free()
 
     def _work(self) -> None:
-        """Build the role and run it until told to stop; the other ranks of a group help its environment."""
+        """Build the role and run it until told to stop, or help the environment of the rank that runs it."""
         here, spec = self._here, self._wiring.spec
         if not self._wiring.runs:
             self._help()
@@ -307,18 +307,19 @@ class Follower:
             cores.close()
 
     def _help(self) -> None:
-        """Serve the environment, and whichever is made in its place after a fault, until the acting rank says it is over."""
+        """Serve the environment, and any that replaces it after a fault, until the acting rank says that it is over."""
         if self._helper is None:
             return
         over = self._here.world.Irecv(bytearray(), self._wiring.acting, OVER)
         while not over.Test():
             self._helper(self._here.env_comm)
-            time.sleep(NAP)  # without `serve` it comes back at once
+            time.sleep(NAP)  # an environment without `serve` returns at once
 
     def _end_help(self) -> None:
-        """Before the last environment closes, which lets the helpers out of `serve`: they must know by then that it is over.
+        """Tell the helpers that it is over, before the last environment closes and lets them out of `serve`.
 
-        A synchronous send is complete once its receive has begun, and theirs is posted: they need not leave `serve` for that.
+        A synchronous send is complete once its receive has begun. The helpers' receives are posted, so they need not leave
+        `serve` for that.
         """
         helping = self._wiring.helping if self._helper is not None else []
         told = [self._here.world.Issend(b"", rank, OVER) for rank in helping]
@@ -326,6 +327,6 @@ class Follower:
             time.sleep(NAP)
 
     def _beat(self) -> None:
-        """Called at every environment step and while waiting: hear whether to stop."""
+        """Check for a stop message. Called at every environment step and while waiting."""
         if any(word.kind == "stop" for _, word in self._here.mail()):
             raise Stopped

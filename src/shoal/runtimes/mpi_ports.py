@@ -1,7 +1,7 @@
 """Ports across nodes: one-sided access to windows that the producing rank hosts, and the all-reduce of MPI.
 
-A lane of a Stream lies with its producer, which fills slots in place; the consumer reads the head and fetches the slot. A Board
-lies with its writer. Nobody answers anybody: the rank that hosts something may be busy while others read it.
+A lane of a Stream is hosted by its producer, which fills slots in place; the consumer reads the head and fetches the slot. A
+Board is hosted by its writer. Reads need no answer: the hosting rank may be busy meanwhile.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ SLOTS = 3 * ALIGN
 
 
 class RmaStream:
-    """A ring of slots a lane, hosted by its producer. Head and tail are atomic numbers beside it."""
+    """One ring of slots per lane, hosted by its producer. Head and tail are atomic numbers beside it."""
 
     def __init__(self, spec: StreamSpec, window: RemoteWindow, at: Sequence[At], bell: Nap) -> None:
         self.lanes, self._depth, self._record = len(spec.producers), spec.depth, spec.record
         self._window, self._at, self._wait = window, at, bell.wait
-        self._pushed = [0] * self.lanes  # as far as this end knows: each counter has one writer
+        self._pushed = [0] * self.lanes  # last known values: each counter has one writer
         self._taken, self._released = [0] * self.lanes, [0] * self.lanes
         self._own = {
             lane: [window.views(spec.record, offset + SLOTS + i * spec.record.nbytes) for i in range(spec.depth)]
@@ -62,7 +62,7 @@ class RmaStream:
         return Op(attempt, self._wait, f"an empty slot in lane {lane}")
 
     def push(self, lane: int) -> None:
-        self._window.fence()  # the slot before the number that announces it
+        self._window.fence()  # the slot must be written before the number that announces it
         self._pushed[lane] += 1
         self._store(lane, PUSHED, self._pushed[lane])
 
@@ -114,12 +114,12 @@ class RmaStream:
 
 
 class RmaBoard:
-    """The last versions, each between two copies of its number, hosted by the writer; a reader that meets it sees them differ."""
+    """The last versions, hosted by the writer, each between two copies of its number, which differ while it is written."""
 
     def __init__(self, spec: BoardSpec, window: RemoteWindow, at: Sequence[At], bell: Nap) -> None:
         self._history, self._size = spec.history, spec.size
         self._window, (self._rank, self._offset), self._wait = window, at[0], bell.wait
-        self._vectors = ALIGN * (1 + spec.history)  # the head, then a line with both numbers a version
+        self._vectors = ALIGN * (1 + spec.history)  # after the head and one line per version with both numbers
         self._stride = -(-4 * spec.size // ALIGN) * ALIGN
         row = Record((Field("vector", (spec.size,), "float32"),))
         self._rows = (
@@ -181,14 +181,14 @@ class RmaBoard:
             copy = self._copy(version)
             if copy is not None:
                 return version, copy
-            self._wait(1.0)  # the writer went round the whole history meanwhile: let it finish
+            self._wait(1.0)  # the writer has wrapped around the whole history meanwhile: let it finish
 
 
 class RmaGroup:
-    """Everybody's vectors by MPI's all-gather, then added up by each member in the order of their numbers.
+    """All members' vectors by MPI's all-gather, then added up by each member in the order of their numbers.
 
-    Not MPI's own all-reduce: its order of summation may change with the size of the message and the number of ranks, and so the
-    bits; here they equal those of every other runtime.
+    MPI's own all-reduce is not used: its order of summation, and so the bits, may change with the size of the message and the
+    number of ranks. Here the bits equal those of every other runtime.
     """
 
     def __init__(self, spec: GroupSpec, here: Ranks, rank_of: RankOf, bell: Nap) -> None:
@@ -197,14 +197,14 @@ class RmaGroup:
         ranks = [rank_of[name] for name in spec.roles] if spec.roles else list(range(spec.members))
         colour = 0 if here.rank in ranks else here.mpi.UNDEFINED
         self._comm = here.world.Split(colour, ranks.index(here.rank) if here.rank in ranks else 0)
-        self._rounds = 0  # that this member came to
-        self._round: tuple[Any, np.ndarray, np.ndarray] | None = None  # the one that it is in: request, given, rows
+        self._rounds = 0  # entered by this member
+        self._round: tuple[Any, np.ndarray, np.ndarray] | None = None  # the current one: request, given, rows
 
     def mean(self, member: int, vector: np.ndarray) -> Op[np.ndarray]:
         if vector.ndim != 1 or vector.size > self._size:
             raise ValueError(f"a vector of shape {vector.shape}; this group's have at most {self._size} numbers")
         if self._round is not None:
-            raise RuntimeError(f"member {member} came twice to one round")
+            raise RuntimeError(f"member {member} entered one round twice")
         request, rows = self._come(np.array(vector, np.float32))
         answer: list[np.ndarray] = []
 
@@ -222,7 +222,7 @@ class RmaGroup:
         return Op(attempt, self._wait, "the other members of this round")
 
     def _come(self, given: np.ndarray) -> tuple[Any, np.ndarray]:
-        """Begin a round. MPI reads and writes the arrays until it is complete, also if nobody waits for the answer any more."""
+        """Begin a round. MPI reads and writes the arrays until it is complete, even if the caller no longer waits."""
         rows = np.empty((self.members, given.size), np.float32)
         byte = self._here.mpi.BYTE
         request = self._comm.Iallgather([given, byte], [rows, byte])
@@ -231,11 +231,11 @@ class RmaGroup:
         return request, rows
 
     def free(self) -> None:
-        """Collective, over all ranks. Members that a stop kept from the last round come to it now, so that it ends."""
+        """Free the group; collective over all ranks. Members that a stop kept from the last round enter it now, so that it ends."""
         size = 0 if self._round is None else self._round[1].size
         furthest = np.array(
             [self._rounds << 32 | size], np.int64
-        )  # the size is that of the last round, whoever is in it
+        )  # the maximum over ranks gives the last round and its size
         self._here.world.Allreduce(self._here.mpi.IN_PLACE, furthest, op=self._here.mpi.MAX)
         rounds, size = int(furthest[0]) >> 32, int(furthest[0]) & 0xFFFFFFFF
         if not self._comm:
@@ -259,7 +259,7 @@ RMA = frozenset({*HOSTED, "Group"})
 def rma_window(
     specs: Mapping[str, PortSpec], here: Ranks, rank_of: RankOf, first: int = 0
 ) -> tuple[RemoteWindow, dict[str, list[At]]]:
-    """One window for all ports, and where in it each of them lies, after `first` bytes on rank 0. Collective."""
+    """One window for all ports, and each port's offsets in it, after `first` bytes on rank 0. Collective."""
     used = [first] + [0] * (here.size - 1)
     at: dict[str, list[At]] = {name: [] for name in specs}
     for name, spec in specs.items():
@@ -272,7 +272,7 @@ def rma_window(
 def rma_ports(
     specs: Mapping[str, PortSpec], here: Ranks, rank_of: RankOf, window: RemoteWindow, at: Mapping[str, list[At]]
 ) -> dict[str, Any]:
-    """The ports as this rank sees them. Collective where there is a Group: every rank makes them in the same order."""
+    """The ports as this rank sees them. Collective if there is a Group: every rank makes them in the same order."""
     bell = Nap(window.fence)
     return {
         name: RmaGroup(spec, here, rank_of, bell)

@@ -1,8 +1,8 @@
-"""Streams across nodes that several consumers share: queue, stack and window, hosted by the producer of each lane.
+"""Shared streams across nodes: queue, stack and window, hosted by the producer of each lane.
 
-A lane is one record of numbers and its slots, in the producer's part of the window. Whoever wants to change it takes the lane's
-lock by compare-and-swap, fetches the numbers, changes them, and writes them back. Locks are held for one copy. When a rank
-dies MPI ends the whole job, so that nobody waits for a lock whose holder is gone.
+A lane is one record of numbers and its slots, in the producer's part of the window. To change it, a rank takes the lane's
+lock by compare-and-swap, fetches the numbers, changes them, and writes them back. A lock is held for one copy. When a rank
+dies, MPI ends the whole job, so no rank waits for a lock whose holder is dead.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from shoal.core.program import StreamSpec
 from shoal.core.record import ALIGN, Field, Record
 from shoal.runtimes.windows import Copy, Nap, RemoteWindow
 
-NOBODY = 0  # in `filling`, which names slots from 1
+NOBODY = 0  # in `filling`, which counts slots from 1
 
 
 class RmaSharedStream:
-    """All ends see the same lanes; `end_of` gives a consumer what only it needs: copies, and what it has read."""
+    """All ends see the same lanes; `end_of` gives a consumer its own copies and its own record of what it has read."""
 
     def __init__(self, spec: StreamSpec, window: RemoteWindow, at: Sequence[tuple[int, int]], bell: Nap) -> None:
         self.lanes, self._spec = len(spec.producers), spec
@@ -57,7 +57,7 @@ class RmaSharedStream:
         return end
 
     def _look(self, lane: int) -> Slot:
-        """A copy of the lane's numbers, without the lock: each may be a moment older than the next."""
+        """A copy of the lane's numbers without the lock, so they need not be consistent with each other."""
         rank, offset = self._at[lane]
         numbers = Copy(self._layout)
         self._window.get(rank, offset + ALIGN, numbers.raw)
@@ -65,10 +65,10 @@ class RmaSharedStream:
 
     @contextlib.contextmanager
     def _held(self, lane: int) -> Iterator[Slot]:
-        """The lane's numbers, which nobody else changes meanwhile; what is changed is written back."""
+        """The lane's numbers, under its lock; changes are written back."""
         rank, offset = self._at[lane]
         while not self._window.swap(rank, offset, 0, 1):
-            time.sleep(0)  # another consumer copies a slot
+            time.sleep(0)  # another rank is copying a slot
         try:
             numbers = Copy(self._layout)
             self._window.get(rank, offset + ALIGN, numbers.raw)
@@ -95,11 +95,11 @@ class RmaSharedStream:
         empty = np.flatnonzero(numbers == 0)
         if len(empty):
             return int(empty[0])
-        # A window has two slots: the older one is what the newer one replaced.
+        # A window has two slots: the newer one has replaced the older one, which is free to fill.
         return int(numbers.argmin()) if self._spec.order == "window" else None
 
     def push(self, lane: int) -> None:
-        self._window.fence()  # the slot before the number that announces it
+        self._window.fence()  # the slot must be written before the number that announces it
         with self._held(lane) as now:
             if now["filling"][0] == NOBODY:
                 raise RuntimeError(f"lane {lane}: push without claim")
@@ -132,7 +132,7 @@ class RmaSharedStream:
         window = self._spec.order == "window"
         newest = self._look(lane)["number"].max()
         if not newest or (window and newest == self._seen[lane] and not self._reread):
-            return None  # looked at without the lock, since most looks find nothing
+            return None  # checked without the lock, since most checks find nothing
         rank, offset = self._at[lane]
         with self._held(lane) as now:
             numbers = now["number"]
@@ -189,12 +189,12 @@ class RmaSharedStream:
 
 
 def _slots(spec: StreamSpec) -> int:
-    """A window needs two: the newest, and the one that is being filled."""
+    """Slots per lane. A window needs two: the newest, and the one that is being filled."""
     return 2 if spec.order == "window" else spec.depth
 
 
 def _numbers(spec: StreamSpec) -> Record:
-    """Of one lane; those of `MemorySharedStream`, but for `reads`, which are counted where they happen."""
+    """The numbers of one lane: those of `MemorySharedStream`, except that `reads` are counted per lane."""
     return Record(
         (
             Field("number", (_slots(spec),), "int64"),

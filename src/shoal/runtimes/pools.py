@@ -9,7 +9,7 @@ from shoal.replay import Rings
 
 
 class MemoryPool(Rings):
-    """Rings in memory that all roles see, whichever runtime maps it."""
+    """Rings in memory that all roles see."""
 
     def __init__(self, spec: PoolSpec, buffer: Any, offset: int, place: Any) -> None:
         views = self.record(spec.record, spec.workers, spec.slots).views(buffer, offset)

@@ -1,8 +1,8 @@
-"""`processes`: one process a role over shared memory that has no name, so that nothing outlives the tree.
+"""`processes`: one process per role over unnamed shared memory, so that nothing outlives the process tree.
 
-Workers are started by an own entry module (`worker.py`), so a script needs no `__main__` guard. What joins them are inherited
-file descriptors: one memory (memfd) with all slots and weights, an eventfd a role to wake it, a pipe for its messages, and a
-lifetime pipe whose end tells the children that the parent is gone. Only counters cross; data stays where it was written.
+Workers have an entry module of their own (`worker.py`), so a script needs no `__main__` guard. Inherited file descriptors
+connect them: one memory (memfd) with all slots and weights, an eventfd to wake each role, a pipe for its messages, and a
+lifetime pipe whose end of file tells the children that the parent has ended. Only counters cross; data stays in place.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ PAUSE = 0.1  # seconds between two looks at the children while waiting
 
 @dataclass(frozen=True, kw_only=True)
 class ProcessesConfig:
-    """One process an actor."""
+    """One process per actor."""
 
     step_timeout: PositiveFloat = 60.0
     """seconds that one step of an actor's environments may take before the actor is killed and replaced"""
     pin: bool = True
-    """keep each actor on a core of its own, where another run has not claimed it"""
+    """keep each actor on a core of its own that no other run has claimed"""
 
 
 class Processes:
@@ -50,9 +50,7 @@ class Processes:
     overlaps = True
     needs_pure_env = False
     spawns = True
-    about = (
-        "a process an actor over shared memory: for environments written in Python; dead or hung actors are replaced"
-    )
+    about = "one process per actor over shared memory: for environments in Python; dead or hung actors are replaced"
 
     def __init__(self, config: ProcessesConfig) -> None:
         self.config = config
@@ -82,8 +80,8 @@ class TimeSpec(ctypes.Structure):
 class EventfdBell:
     """An eventfd: it counts, so that a ring before the wait is not lost.
 
-    Waits by ppoll: `select` takes no descriptor above 1023, and Python's `poll` rounds a wait up to whole milliseconds, which is
-    longer than a predictor waits for further questions.
+    Waits with ppoll: `select` takes no descriptor above 1023, and Python's `poll` rounds a wait up to whole milliseconds, which
+    is longer than a predictor waits for further questions.
     """
 
     def __init__(self, fd: int) -> None:
@@ -97,7 +95,7 @@ class EventfdBell:
     def wait(self, seconds: float) -> None:
         self._limit.seconds = int(seconds)
         self._limit.nanoseconds = int(seconds % 1 * 1e9)
-        # -1 after a signal: then this wait is over, and its caller looks again.
+        # ppoll returns -1 after a signal: then this wait is over, and its caller tries again.
         if self._poll(ctypes.byref(self._asked), 1, ctypes.byref(self._limit), None) > 0:
             os.eventfd_read(self._fd)
 
@@ -120,12 +118,12 @@ class FileLock:
 
 
 def file_locks(fd: int) -> Callable[[int], Lock]:
-    """Locks by the offset of what they guard."""
+    """Locks by the offset of the data that they guard."""
     return lambda at: FileLock(fd, at)
 
 
 class Wiring(msgspec.Struct, frozen=True):
-    """What a worker is told on its command line: which inherited descriptor is what."""
+    """A worker's command-line argument: the meaning of each inherited descriptor."""
 
     name: str
     index: int  # its place among the pulses
@@ -139,7 +137,7 @@ class Wiring(msgspec.Struct, frozen=True):
 
 
 class Message(msgspec.Struct, frozen=True):
-    """A line from a worker. `bug` ends the run, anything else is a fault that was put right."""
+    """A message line from a worker. `bug` and `env_broken` end the run; any other kind is a fault that was recovered from."""
 
     kind: str
     detail: str
@@ -175,13 +173,13 @@ class ProcessesSession:
         self._lifetime_read, self._lifetime_write = os.pipe()
         self._recipe_fd = os.memfd_create("shoal-recipe")
         try:
-            # Our own children only: this never leaves the process tree.
+            # Sent only to our own children: this never leaves the process tree.
             recipe = cloudpickle.dumps(program)
         except Exception as error:
             self.close()
             raise BadInput(f"the environment or algorithm cannot be sent to another process: {error}") from error
         os.write(self._recipe_fd, recipe)
-        for index, spec in enumerate(program.roles):  # now: they load while the main role is built
+        for index, spec in enumerate(program.roles):  # now, so that they load while the main role is built
             if not spec.main:
                 self._spawn(spec, index, self._cores.seat(spec.core if config.pin else None))
 
@@ -197,7 +195,7 @@ class ProcessesSession:
         yield from events(drive(self._main.run(), PAUSE, self._wait), self._faults, self._watch)
 
     def _wait(self) -> None:
-        """Called while waiting."""
+        """Check for a stop and watch the children. Called while waiting."""
         if self._stopping():
             raise Stopped
         self._watch()
@@ -233,7 +231,7 @@ class ProcessesSession:
         self._children[spec.name] = Child(spec, process, mine, index, core)
 
     def _watch(self) -> None:
-        """Read what the children say; replace those that died or hang."""
+        """Read the children's messages; replace children that died or hang."""
         for child in list(self._children.values()):
             self._listen(child)
             code = child.process.poll()
@@ -263,7 +261,7 @@ class ProcessesSession:
             self._faults.append(Fault(role=name, kind=message.kind, detail=message.detail, in_a_row=row))
 
     def _replace(self, child: Child, kind: str, detail: str) -> None:
-        """A successor takes over the lane: what its predecessor had not pushed is collected anew."""
+        """Start a successor, which takes over the lane and collects again what its predecessor had not pushed."""
         os.close(child.messages)
         self._faults.append(Fault(role=child.spec.name, kind=kind, detail=detail))
         self._spawn(child.spec, child.index, child.core)
@@ -277,7 +275,7 @@ class ProcessesSession:
                 child.process.kill()
 
     def close(self) -> None:
-        """Children first, then what joined them to us."""
+        """End the children, then close the descriptors that connected them."""
         self.abort()
         for child in self._children.values():
             child.process.wait()
@@ -294,7 +292,7 @@ class ProcessesSession:
             *self._bell_fds.values(),
         ):
             os.close(fd)
-        # The mapping itself goes when the last view of it does.
+        # The mapping itself is freed with the last view of it.
 
 
 def cause(code: int) -> str:

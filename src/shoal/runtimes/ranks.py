@@ -1,10 +1,10 @@
-"""The ranks of an MPI job: how they meet, what they tell each other, and how they leave together.
+"""The ranks of an MPI job: start, messages and common exit.
 
-Rank 0 leads: it has the run, the folder and the terminal. Every other rank follows: it waits to be told which program to take
-part in, and leaves when told. Messages are small and typed; the program itself is cloudpickled from rank 0 to its own followers.
+Rank 0 leads: it has the run, the folder and the terminal. Every other rank follows: it waits for a program to take part in,
+and leaves when told. Messages are small and typed; the program itself is cloudpickled from rank 0 to its own followers.
 
-MPI waits by spinning. With more ranks than cores that takes the core from whoever is waited for, so nothing here waits
-inside MPI for long: it tests, and sleeps briefly in between.
+MPI waits by spinning. With more ranks than cores, a spinning rank takes the core from the rank that it waits for. The code
+here therefore never waits long inside MPI: it tests, and sleeps briefly in between.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ from shoal.core.errors import BadInput
 from shoal.process.mpi_environment import launched
 
 MESSAGE = 1  # the tag of messages
-OVER = 2  # the tag of what an acting rank says to those that help its environment, who read no messages meanwhile
-NAP = 2e-3  # seconds between two looks of a rank that has nothing to do
-EXIT = 3.0  # seconds that the libraries' own endings may take
-SAID = 1.0  # seconds in which mpiexec passes on what was said last: an abort throws away what still lies in its pipes
+OVER = 2  # the tag of an acting rank's signal to its environment's helpers, which read no messages meanwhile
+NAP = 2e-3  # seconds between two polls of an idle rank
+EXIT = 3.0  # seconds that the libraries' exit handlers may take
+SAID = 1.0  # seconds for mpiexec to forward the last output: an abort discards what is still in its pipes
 
 
 class Word(msgspec.Struct, frozen=True):
@@ -46,11 +46,11 @@ class Word(msgspec.Struct, frozen=True):
 
 
 class Ranks:
-    """This process's place among all, and its mail. There is one a process: `ranks()`."""
+    """This process's rank, communicators and mail. One instance per process: `ranks()`."""
 
     def __init__(self, mpi: Any) -> None:
         self.mpi = mpi
-        self.world = mpi.COMM_WORLD.Dup()  # what environments say on COMM_WORLD does not mix with ours
+        self.world = mpi.COMM_WORLD.Dup()  # environments' messages on COMM_WORLD do not mix with ours
         self.rank, self.size = int(self.world.rank), int(self.world.size)
         self.node = self.world.Split_type(mpi.COMM_TYPE_SHARED)
         self.one_node = bool(self.world.allreduce(self.node.size == self.size, op=mpi.LAND))
@@ -64,7 +64,7 @@ class Ranks:
         self._sent: list[tuple[Any, bytes]] = []  # a buffer must live until its message is delivered
 
     def tell(self, rank: int, word: Word) -> None:
-        """Send, without waiting for anybody to listen."""
+        """Send without waiting for the receiver."""
         data = msgspec.json.encode(word)
         self._sent = [(request, kept) for request, kept in self._sent if not request.Test()]
         self._sent.append((self.world.Isend([data, self.mpi.BYTE], rank, MESSAGE), data))
@@ -74,7 +74,7 @@ class Ranks:
             self.tell(rank, word)
 
     def mail(self) -> list[tuple[int, Word]]:
-        """(sender, message) of all that has come. Entering MPI also lets one-sided transfers of others make progress."""
+        """(sender, message) of all mail that has arrived. Entering MPI also lets other ranks' one-sided transfers progress."""
         status = self.mpi.Status()
         while self.world.Iprobe(self.mpi.ANY_SOURCE, MESSAGE, status):
             data = bytearray(status.Get_count(self.mpi.BYTE))
@@ -85,7 +85,7 @@ class Ranks:
         return found
 
     def wait_for(self, kinds: tuple[str, ...]) -> Word:
-        """The next message of these kinds, from rank 0; what else comes meanwhile is out of date."""
+        """The next message of these kinds, from rank 0; other messages are out of date and dropped."""
         while True:
             for _, word in self.mail():
                 if word.kind in kinds:
@@ -93,7 +93,7 @@ class Ranks:
             time.sleep(NAP)
 
     def share(self, data: bytes | None) -> bytes:
-        """The bytes of rank 0, on every rank."""
+        """Broadcast rank 0's bytes to every rank."""
         size = np.array([len(data or b"")], np.int64)
         self.world.Bcast(size, root=0)
         buffer = np.frombuffer(data, np.uint8).copy() if data is not None else np.empty(size[0], np.uint8)
@@ -102,7 +102,7 @@ class Ranks:
 
 
 def _unname_shared_memory() -> None:
-    """MPICH's segment keeps its name until the job ends well: after a kill it would stay for ever. All have it mapped by now."""
+    """Unlink MPICH's shared segment, which would otherwise stay for ever after a kill. All ranks have mapped it by now."""
     maps = Path("/proc/self/maps")
     lines = maps.read_text().splitlines() if maps.exists() else []
     for name in {line.split()[-1] for line in lines if "/dev/shm/mpich_shm_" in line}:
@@ -110,7 +110,7 @@ def _unname_shared_memory() -> None:
 
 
 def load_mpi() -> Any:
-    """mpi4py's MPI, which starts MPI in this process when it is first imported."""
+    """mpi4py's MPI module, whose first import starts MPI in this process."""
     try:
         from mpi4py import MPI
     except ImportError as error:
@@ -127,7 +127,9 @@ def ranks() -> Ranks:
     """This process among the ranks. The first call is collective: every rank makes it."""
     told = launched()
     if told is None and importlib.util.find_spec("mpi4py") is not None:
-        raise BadInput("--runtime mpi needs mpiexec -n N, one rank a role: mpiexec -n 3 shoal train ... --runtime mpi")
+        raise BadInput(
+            "--runtime mpi needs mpiexec -n N, one rank per role: mpiexec -n 3 shoal train ... --runtime mpi"
+        )
     mpi = load_mpi()
     size = int(mpi.COMM_WORLD.size)
     if told is not None and told.size != size:
@@ -140,12 +142,12 @@ def ranks() -> Ranks:
 
 
 def joined() -> bool:
-    """Whether this process takes part in an MPI job as a rank of ours."""
+    """Whether this process has become a rank of an MPI job."""
     return ranks.cache_info().currsize > 0
 
 
 def join(serve: Callable[[Ranks], None]) -> None:
-    """Become a rank. On rank 0 it returns; a follower serves until rank 0 leaves, and does not return."""
+    """Become a rank. Returns on rank 0; a follower serves until rank 0 leaves, and never returns."""
     if joined():
         return
     here = ranks()
@@ -153,25 +155,25 @@ def join(serve: Callable[[Ranks], None]) -> None:
         atexit.register(_at_exit)
         return
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):
-        signal.signal(number, signal.SIG_IGN)  # whoever sends it to everybody means rank 0, which decides
+        signal.signal(number, signal.SIG_IGN)  # a signal to the whole group is meant for rank 0, which decides
     code = 0
     try:
         serve(here)
-    except BaseException:  # whatever it is, the others would wait for this rank for ever
+    except BaseException:  # of any kind: otherwise the others would wait for this rank for ever
         traceback.print_exc()
         here.lost, code = True, 1
     leave(code)
 
 
 def _at_exit() -> None:
-    """Of a script on rank 0. What follows is MPI's own ending, which waits for everybody: where somebody is lost, for ever."""
+    """Exit handler of a script on rank 0. MPI's own finalisation follows and waits for all ranks, for ever if one is lost."""
     if ranks().lost:
         leave(1)
     dismiss()
 
 
 def dismiss() -> None:
-    """Rank 0 lets the others go. Nothing happens the second time."""
+    """Let the followers leave, if this is rank 0. A second call does nothing."""
     here = ranks()
     if here.rank == 0 and not here.dismissed:
         here.dismissed = True
@@ -179,16 +181,16 @@ def dismiss() -> None:
 
 
 def leave(code: int) -> NoReturn:
-    """End this process as MPI asks: everybody finalises. Where somebody cannot, the job is aborted instead.
+    """End this process as MPI requires: all ranks finalise. If one is lost, the job is aborted instead.
 
-    Not by way of Python's own ending, in which native threads have crashed; yet by way of the C library's, for there MPI takes
-    leave of its launcher.
+    Skips Python's own shutdown, in which native threads have crashed, but runs the C library's `exit`, in which MPI signs off
+    from its launcher.
     """
     here = ranks()
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()
-        except OSError:  # whoever read it is gone
+        except OSError:  # the reader of the pipe is gone
             code = code or 1
     if here.lost:
         time.sleep(SAID)

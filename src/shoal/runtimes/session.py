@@ -1,4 +1,4 @@
-"""What a runtime is: something that starts a program and hands on what its main role reports."""
+"""The runtime protocol: a runtime starts a program and passes on the reports of its main role."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from shoal.core.program import Fault, Program, Reply, Report, Role, Snapshot, St
 Event = Report | Fault
 Events = Generator[
     Event, Reply | None, None
-]  # what is sent after a report is the reply to it; after a fault it is ignored
+]  # a value sent after a report is the reply to it; after a fault it is ignored
 
 
 class Session(Protocol):
-    """A running program. Closing it ends every role and frees all that it held, whatever state it is in."""
+    """A running program. Closing it, in any state, ends every role and frees its resources."""
 
     def __iter__(self) -> Events:
-        """What happens, until the main role ends. Iterating replies nothing; `send` hands a reply to the main role."""
+        """The events until the main role ends. Plain iteration sends no reply; `send` hands a reply to the main role."""
 
     def snapshots(self) -> Snapshot:
-        """Between two events: what resume needs to go on bit for bit, by part; where roles run elsewhere, `lasting` parts."""
+        """The state for an exact resume, by part; only the `lasting` parts if roles run elsewhere. Called between two events."""
 
     def close(self) -> None: ...
 
     def abort(self) -> None:
-        """End at once what would outlive this process. Safe to call from a signal handler."""
+        """End at once everything that would outlive this process. Safe to call from a signal handler."""
 
 
 class Runtime(Protocol):
@@ -38,8 +38,8 @@ class Runtime(Protocol):
     config: Any
     Config: type[Any]
     provides: frozenset[str]
-    overlaps: bool  # whether roles really run at the same time, so that overlap is worth its lag
-    needs_pure_env: bool  # it compiles environments that are pure functions (backend jax), and has one actor
+    overlaps: bool  # roles really run at the same time, so that overlap is worth its lag
+    needs_pure_env: bool  # compiles environments that are pure functions (backend jax), and has one actor
     spawns: bool  # other processes may be started beside it
     about: str
 
@@ -47,28 +47,28 @@ class Runtime(Protocol):
 
     @staticmethod
     def join() -> None:
-        """Called before a run is resolved, in every process that was started together for it: only one of them returns."""
+        """Called before a run is resolved, in every process that was started for it: returns in only one of them."""
 
     @staticmethod
     def places(config: Any, learners: int) -> int | None:
-        """How many actors there is room for beside `learners` learners; None if the runtime sets no number."""
+        """The number of actors that fit beside `learners` learners; None if the runtime sets no number."""
 
     def start(self, program: Program, stopping: Callable[[], bool]) -> Session:
-        """Begin. `stopping` is asked whenever the main role has to wait: once it is true, the events end."""
+        """Start the program. `stopping` is called whenever the main role has to wait: once it returns True, the events end."""
 
 
 def lasting(main: Role | None) -> Snapshot:
-    """The parts of the main role that hold by themselves, for runtimes whose other roles begin again in a resumed run."""
+    """The lasting parts of the main role, for runtimes whose other roles start afresh in a resumed run."""
     return {} if main is None else {name: part for name, part in main.snapshots().items() if part.lasts}
 
 
 class Stopped(Exception):
-    """The session is closing: a role that waits is released."""
+    """The session is closing: raised to release a role that waits."""
 
 
 @dataclass(frozen=True)
 class Failed:
-    """Instead of an answer: what the port raised. It is raised where the role waits, which may know what to do."""
+    """The exception that a port raised instead of answering. It is raised again inside the waiting role, which may handle it."""
 
     error: Exception
 
@@ -82,12 +82,12 @@ def attempt(op: Op[Any]) -> Any:
 
 
 def resume(steps: Steps, answer: Any) -> Op[Any] | Report:
-    """Hand a role what it waited for; what it asks for next."""
+    """Hand a role the answer that it waited for. Returns its next request."""
     return steps.throw(answer.error) if isinstance(answer, Failed) else steps.send(answer)
 
 
 def drive(steps: Steps, pause: float, between: Callable[[], None]) -> Generator[Report | None, Reply | None, None]:
-    """Run a role where waiting may block. After each wait, of at most `pause` seconds, it calls `between()` and yields None."""
+    """Run a role with blocking waits. After each wait, of at most `pause` seconds, calls `between()` and yields None."""
     answer: Any = None
     with contextlib.closing(steps):
         while True:
@@ -112,7 +112,7 @@ def events(
 ) -> Events:
     """A main role's reports, each after the faults that came before it; ends with the role, or with `Stopped`.
 
-    `before()` is called before a report is handed on: it looks at the other roles.
+    `before()` is called before a report is passed on, to check the other roles.
     """
     reply: Reply | None = None
     while True:

@@ -1,7 +1,8 @@
-"""Streams that several consumers share: queue, stack and window on plain memory, taken by copy under a lock a lane.
+"""Shared streams on plain memory: queue, stack and window, taken by copy under one lock per lane.
 
-Each slot has a number: 0 while it is empty or being filled, else that of its push. The oldest is the smallest, the newest the
-largest; the lock keeps a slot from being filled while it is copied. Locks are held for one copy and nobody sleeps with one.
+Each slot has a number: 0 while it is empty or being filled, else the number of its push. The oldest slot has the smallest
+number, the newest the largest. The lock keeps a slot from being filled while it is copied. A lock is held for one copy, and
+no role sleeps while it holds one.
 """
 
 from __future__ import annotations
@@ -20,11 +21,11 @@ from shoal.core.record import Field, Record
 if TYPE_CHECKING:
     from shoal.runtimes.memory import Lock, Place
 
-NOBODY = 0  # in `filling`, which names slots from 1
+NOBODY = 0  # in `filling`, which counts slots from 1
 
 
 class MemorySharedStream:
-    """All ends see the same counters; `end_of` gives a consumer what only it needs: copies, and what it has read."""
+    """All ends see the same counters; `end_of` gives a consumer its own copies and its own record of what it has read."""
 
     def __init__(self, spec: StreamSpec, buffer: Any, offset: int, place: Place) -> None:
         self.lanes = len(spec.producers)
@@ -77,7 +78,7 @@ class MemorySharedStream:
         empty = np.flatnonzero(numbers == 0)
         if len(empty):
             return int(empty[0])
-        # A window has two slots: the older one is what the newer one replaced.
+        # A window has two slots: the newer one has replaced the older one, which is free to fill.
         return int(numbers.argmin()) if self._spec.order == "window" else None
 
     def push(self, lane: int) -> None:
@@ -89,7 +90,7 @@ class MemorySharedStream:
                 replaced = int(self._number[lane].argmax())
                 self._lost[lane] += not self._readers[lane, replaced].any()
             self._readers[lane, at] = False
-            # The number last: who dies in between has pushed nothing, and its successor claims an empty slot.
+            # The number is last: a producer that dies before it has pushed nothing, and its successor claims an empty slot.
             self._filling[lane] = NOBODY
             self._pushed[lane] += 1
             self._number[lane, at] = self._pushed[lane]
@@ -115,7 +116,7 @@ class MemorySharedStream:
 
     def _copy(self, lane: int) -> Slot | None:
         if not self._number[lane].any():
-            return None  # looked at without the lock, since most looks find nothing
+            return None  # checked without the lock, since most checks find nothing
         with _held(self._locks[lane]):
             numbers = self._number[lane]
             full = np.flatnonzero(numbers)
@@ -166,7 +167,7 @@ class MemorySharedStream:
             bell.ring()
 
     def active(self) -> np.ndarray:
-        ended = self._ended != 0  # before the numbers: who has ended pushed before that
+        ended = self._ended != 0  # read before the numbers: a producer ends its lane after its last push
         newest = self._number.max(axis=1)
         left = newest > (self._seen if self._spec.order == "window" else 0)
         return np.asarray(~ended | left)
@@ -179,7 +180,7 @@ class MemorySharedStream:
 
 
 def _slots(spec: StreamSpec) -> int:
-    """A window needs two: the newest, and the one that is being filled."""
+    """Slots per lane. A window needs two: the newest, and the one that is being filled."""
     return 2 if spec.order == "window" else spec.depth
 
 
@@ -201,7 +202,7 @@ def _counters(spec: StreamSpec) -> Record:
 @contextlib.contextmanager
 def _held(lock: Lock) -> Iterator[None]:
     while not lock.attempt():
-        time.sleep(0)  # another consumer copies a slot
+        time.sleep(0)  # another role is copying a slot
     try:
         yield
     finally:

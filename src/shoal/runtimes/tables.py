@@ -1,7 +1,7 @@
 """Table and Roster on plain memory: for one thread, many threads, and processes that share a mapping.
 
 Counters have one writer each, or are written under a lock. A row under `lock` is two buffers and a version that says which
-one counts: what is written becomes visible with the version, whole or not at all.
+one is current: a write becomes visible with the version, whole or not at all.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from shoal.core.weights import moved
 if TYPE_CHECKING:
     from shoal.runtimes.memory import Lock, Place
 
-SAMPLE = 1024  # entries of a vector, at most, that are looked at to see what races lost
+SAMPLE = 1024  # entries of a vector, at most, that are sampled to measure what races lost
 
 
 class Gate:
-    """A lock, and who sleeps until it is free: a role says so in memory before it sleeps, and whoever leaves rings."""
+    """A lock with a list of waiters: a role marks itself in memory before it sleeps, and the role that releases rings them."""
 
     def __init__(self, lock: Lock, waiting: np.ndarray, workers: Sequence[str], place: Place) -> None:
         self._lock, self._waiting = lock, waiting
@@ -36,18 +36,18 @@ class Gate:
             return True
         if self._me is not None:
             self._waiting[self._me] = 1
-        return self._lock.attempt()  # it may have become free before the other side could see that we wait
+        return self._lock.attempt()  # the holder may have released it before it could see that we wait
 
     def release(self) -> None:
         self._lock.release()
         if self._waiting.any():
-            for index in np.flatnonzero(self._waiting.copy()):  # of a copy: others write while we look
+            for index in np.flatnonzero(self._waiting.copy()):  # a copy, since others write meanwhile
                 self._waiting[index] = 0
                 self._bells[index].ring()
 
 
 class MemoryTable:
-    """`hogwild`: one vector that all add to in place, and a count a worker. `lock`: two buffers a row."""
+    """`hogwild`: one vector that all workers add to in place, and one count per worker. `lock`: two buffers per row."""
 
     def __init__(self, spec: TableSpec, buffer: Any, offset: int, place: Place) -> None:
         self.rows, self.waited = spec.rows, 0.0
@@ -78,7 +78,7 @@ class MemoryTable:
         while True:
             version = int(self._versions[row])
             copy = self._vectors[row, version % 2, :most].copy()
-            if self._began[row, version % 2] == version:  # else two writers came while we copied
+            if self._began[row, version % 2] == version:  # else two writes happened while we copied
                 return version, copy
 
     def push(self, worker: int, delta: np.ndarray, row: int = 0) -> Op[int]:
@@ -97,7 +97,7 @@ class MemoryTable:
 
     def _add(self, worker: int, delta: np.ndarray) -> None:
         vector = self._vectors[0, 0]
-        np.add(vector, delta, out=vector)  # reads, adds, writes: whoever does so at the same time may undo it
+        np.add(vector, delta, out=vector)  # reads, adds, writes: a simultaneous addition may undo it
         sample = delta[:: self._stride]
         self._sums[worker] += sample
         self._moved[worker] += np.abs(sample)
@@ -191,7 +191,7 @@ def _table(spec: TableSpec) -> Record:
 
 
 class MemoryRoster:
-    """`taken`, `number`, `done` and `came` belong to each worker; a lock orders those who take."""
+    """`taken`, `number`, `done` and `came` have one entry per worker, which writes it; a lock orders the taking of turns."""
 
     def __init__(self, spec: RosterSpec, buffer: Any, offset: int, place: Place) -> None:
         views = _roster(spec).views(buffer, offset)
@@ -217,12 +217,12 @@ class MemoryRoster:
         def attempt() -> Any:
             if (
                 self._inline and not asked
-            ):  # nobody else runs meanwhile: let the others have theirs, and the watcher a look
+            ):  # no other role runs meanwhile: first let the others take turns, and the watcher look
                 asked.append(True)
                 return NOT_YET
             if not self._opened[0]:
                 return NOT_YET
-            if self._taken[worker] > self._done[worker]:  # a predecessor's, or this very call's
+            if self._taken[worker] > self._done[worker]:  # taken by a predecessor, or by this very call
                 return int(self._number[worker])
             if not self._gate.attempt():
                 return NOT_YET

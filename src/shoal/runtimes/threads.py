@@ -1,7 +1,7 @@
-"""`threads`: one thread a role, the main role in the caller's. Nothing is copied between them.
+"""`threads`: one thread per role, the main role in the caller's thread. Nothing is copied between them.
 
-JAX and EnvPool release the interpreter's lock, so that threads are real parallelism for native environments. A thread cannot
-be killed: an environment that hangs ends the run here, and is replaced under `processes`.
+JAX and EnvPool release the interpreter's lock, so threads give real parallelism for native environments. A thread cannot
+be killed: an environment that hangs ends the run here, while `processes` replaces it.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ from shoal.runtimes.session import Events, Stopped, drive, events, lasting
 from shoal.runtimes.watch import MemoryPulse, Watch, pulses
 
 PAUSE = 0.2  # seconds between two looks at the other roles while waiting
-JOIN = 2.0  # seconds that closing waits for threads, each of which ends after its step; one that takes longer is left behind
-LEAVE = 10.0  # seconds that the end of the process waits for those
+JOIN = 2.0  # seconds that closing waits for threads to end after their current step; slower ones are left behind
+LEAVE = 10.0  # seconds that the end of the process waits for the threads left behind
 
 
 @dataclass(frozen=True, kw_only=True)
 class ThreadsConfig:
-    """One thread an actor."""
+    """One thread per actor."""
 
     step_timeout: PositiveFloat = 60.0
     """seconds that one step of an actor's environments may take before it counts as hung"""
     pin: bool = True
-    """keep each actor on a core of its own, where another run has not claimed it"""
+    """keep each actor on a core of its own that no other run has claimed"""
 
 
 class Threads:
@@ -49,7 +49,7 @@ class Threads:
     overlaps = True
     needs_pure_env = False
     spawns = True
-    about = "a thread an actor: no copies, real parallelism for EnvPool and JAX environments"
+    about = "one thread per actor: no copies, real parallelism for EnvPool and JAX environments"
 
     def __init__(self, config: ThreadsConfig) -> None:
         self.config = config
@@ -66,11 +66,11 @@ class Threads:
         return ThreadsSession(program, self.config, stopping)
 
 
-_LEFT: list[threading.Thread] = []  # threads of sessions that were closed before these had ended
+_LEFT: list[threading.Thread] = []  # threads that had not ended when their session was closed
 
 
 def join(threads: list[threading.Thread], seconds: float) -> list[threading.Thread]:
-    """Wait until they have ended; those that have not within so many seconds."""
+    """Wait for threads to end, at most `seconds` in all. Returns those still alive."""
     deadline = time.monotonic() + seconds
     for thread in threads:
         thread.join(max(0.0, deadline - time.monotonic()))
@@ -78,11 +78,12 @@ def join(threads: list[threading.Thread], seconds: float) -> list[threading.Thre
 
 
 def _leave() -> None:
-    """Threads that still compute or step end before the interpreter does; one that hangs ends with the process.
+    """Wait for threads that still compute or step before the interpreter ends; a thread that hangs ends with the process.
 
-    A thread that comes back from native code to an interpreter that is gone is ended there by force, through frames of C++ that
-    do not allow it: the process aborts. So each is interrupted as soon as it comes back, and waited for. One that does not come
-    back cannot do harm either, unless it does so just then: where the exit code is known, the process leaves at once.
+    A thread that returns from native code to a finalised interpreter is ended by force, through C++ frames that do not allow
+    it, and the process aborts. Each thread is therefore interrupted as soon as it returns to Python, and waited for. A thread
+    that does not return is harmless unless it returns during finalisation: after an uncaught exception, when the exit code
+    is known, the process exits at once.
     """
     for thread in filter(threading.Thread.is_alive, _LEFT):
         ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident or 0), ctypes.py_object(Stopped))
@@ -90,8 +91,8 @@ def _leave() -> None:
     if not stuck or not hasattr(sys, "last_value"):
         return
     names = ", ".join(thread.name.removeprefix("shoal-") for thread in stuck)
-    with contextlib.suppress(OSError, ValueError):  # whoever read them is gone
-        print(f"shoal: {names} still hangs: leaving without it", file=sys.stderr)
+    with contextlib.suppress(OSError, ValueError):  # the reader of the pipe is gone
+        print(f"shoal: {names} still hangs: exiting without waiting for it", file=sys.stderr)
         sys.stderr.flush()
         sys.stdout.flush()
     logging.shutdown()
@@ -99,7 +100,7 @@ def _leave() -> None:
 
 
 def aside(target: Callable[[], None]) -> None:
-    """Run `target` beside everything else; it ends with the process."""
+    """Run `target` in a background thread, which ends with the process."""
     threading.Thread(target=target, name="shoal-aside", daemon=True).start()
 
 
@@ -118,7 +119,7 @@ class EventBell:
 
 
 class Locks:
-    """Locks between threads, made when they are first asked for, by the offset of what they guard."""
+    """Locks between threads, made on first use, by the offset of the data that they guard."""
 
     def __init__(self) -> None:
         self._made: dict[int, ThreadLock] = {}
@@ -162,7 +163,7 @@ class ThreadsSession:
 
     def __iter__(self) -> Events:
         main = next(spec for spec in self._program.roles if spec.main)
-        # Worker threads build their roles themselves: what an environment starts must inherit the thread's core.
+        # Worker threads build their roles themselves, so that threads started by an environment inherit the core.
         for spec in self._program.roles:
             if not spec.main:
                 core = self._cores.seat(spec.core if self._config.pin else None)
@@ -177,7 +178,7 @@ class ThreadsSession:
 
     def _work(self, spec: RoleSpec, core: int | None) -> None:
         def beat() -> None:
-            """Called at every step and while waiting for others."""
+            """Called at every step and while waiting."""
             if self._stop.is_set():
                 raise Stopped
 
@@ -204,7 +205,7 @@ class ThreadsSession:
                 role.close()
 
     def _watch(self) -> None:
-        """Called while waiting: raise what a thread died of, or that one hangs."""
+        """Raise a dead thread's exception, or `RunFailed` if a thread hangs. Called while waiting."""
         if self._stopping():
             raise Stopped
         if self._failures:
@@ -217,7 +218,7 @@ class ThreadsSession:
             if spec.steps_env and not spec.main and (late := self._watcher.overdue(index)) is not None:
                 raise RunFailed(
                     f"{spec.name}: {late}: it hangs. A thread cannot be killed;"
-                    " --runtime processes replaces the actor and goes on"
+                    " --runtime processes replaces the actor and continues"
                 )
 
     def snapshots(self) -> Snapshot:

@@ -1,6 +1,6 @@
-"""Watching for environments that hang: every role counts its environment calls, and a watcher looks at the counts.
+"""Detection of environments that hang: every role counts its environment calls, and a watcher checks the counts.
 
-Only calls of environments are timed. A role may compute, compile or wait for as long as it takes.
+Only calls of environments are timed. A role may compute, compile or wait as long as it needs.
 """
 
 from __future__ import annotations
@@ -13,26 +13,26 @@ import numpy as np
 
 from shoal.core.record import Field, Record
 
-START_TIMEOUT = 120.0  # seconds that imports may take, and each call that makes or restores environments
-BUILDING = 2  # the count of a role that has made no call yet; 0 while it still starts
+START_TIMEOUT = 120.0  # seconds for imports, and for each call that makes or restores environments
+BUILDING = 2  # the count of a role that has made no call yet; it is 0 while the role still starts
 
 
 def pulses(roles: int) -> Record:
-    """`calls`: odd while an environment is called, even in between, 0 before the role is built. `ready`: it is built."""
+    """`calls`: odd during an environment call, even in between, 0 before building begins. `ready`: 1 once the role is built."""
     return Record((Field("calls", (roles,), "int64"), Field("ready", (roles,), "int64")))
 
 
 class Pulse(Protocol):
-    """One role's side."""
+    """The role's side of the watch."""
 
     def begin(self) -> None:
-        """Everything is imported: the role is built from here on."""
+        """Imports are done and building the role begins."""
 
     def ready(self) -> None:
         """The role is built: from here on an environment call is a step or a reset."""
 
     def env(self, inside: bool) -> None:
-        """Before (True) and after (False) every environment call: `Context.env`."""
+        """Called before (True) and after (False) every environment call, as `Context.env`."""
 
 
 class MemoryPulse:
@@ -54,32 +54,32 @@ class MemoryPulse:
 class Overdue(NamedTuple):
     """An environment that hangs."""
 
-    what: str  # what was not done
+    what: str  # the action that is overdue
     seconds: float  # the limit
-    setting: str = ""  # that sets it
+    setting: str = ""  # the option that sets the limit
 
     def __str__(self) -> str:
         return f"{self.what} within {self.seconds:g} s{self.setting}"
 
 
 class Watch:
-    """The watcher's side. It times by its own clock from the moment at which it first sees a count, so that clocks of
-    other machines do not matter, and a watcher that was busy itself takes nobody to hang."""
+    """The watcher's side. It times by its own clock from the moment at which it first sees a count. Other machines' clocks
+    therefore do not matter, and a watcher that was busy itself takes no role to hang."""
 
     def __init__(
         self, views: dict[str, np.ndarray], step_timeout: float, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._calls, self._ready = views["calls"], views["ready"]
         self._limit, self._clock = step_timeout, clock
-        self._seen: dict[int, tuple[int, float]] = {}  # by role: its count, and since when
+        self._seen: dict[int, tuple[int, float]] = {}  # by role: (its count, when that count was first seen)
 
     def restart(self, index: int) -> None:
-        """A successor starts in this role's place."""
+        """Reset the counts for a successor in this role's place."""
         self._calls[index] = self._ready[index] = 0
         self._seen.pop(index, None)
 
     def overdue(self, index: int) -> Overdue | None:
-        """What this role's environment has not done in time; None while all is well."""
+        """The call of this role's environment that is overdue; None if there is none."""
         count, now = int(self._calls[index]), self._clock()
         before, since = self._seen.get(index, (-1, now))
         if count != before:

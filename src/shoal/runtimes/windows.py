@@ -1,4 +1,4 @@
-"""Memory that ranks share: a window on one node, one-sided access across nodes."""
+"""Memory shared between ranks: a window on one node, one-sided access across nodes."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from shoal.runtimes.ranks import Ranks
 from shoal.runtimes.watch import BUILDING
 
 SHORTEST, LONGEST = 2e-5, 1e-3  # seconds of a nap
-YIELDS = 20  # times that a wait only lets others run before it sleeps
+YIELDS = 20  # times that a wait only yields the core before it sleeps
 SAME = 2e-4  # seconds between two naps that belong to one wait
 
 
 class Nap:
-    """A bell that nobody rings: it sleeps briefly, for longer the longer nothing comes. MPI cannot wake who gives its core away."""
+    """A bell without a wake-up, because MPI cannot wake a sleeping rank: `wait` sleeps briefly, and longer the longer it waits."""
 
     def __init__(self, fence: Any) -> None:
         self._fence = fence
@@ -37,7 +37,7 @@ class Nap:
 
 
 class SharedWindow:
-    """One memory that every rank of a node maps: plain ports work on it as they do between processes."""
+    """One memory mapped by every rank of a node: plain ports work on it as they do between processes."""
 
     def __init__(self, here: Ranks, size: int) -> None:
         self._win = here.mpi.Win.Allocate_shared(size + ALIGN if here.rank == 0 else 0, 1, comm=here.world)
@@ -47,7 +47,7 @@ class SharedWindow:
             np.frombuffer(memory, np.uint8)[:] = 0
         self.fence = self._win.Sync
         self._win.Lock_all(here.mpi.MODE_NOCHECK)
-        self.locks = _locks_file(here)  # its bytes are locked, never written: the kernel frees what a dead rank held
+        self.locks = _locks_file(here)  # its bytes are locked, never written: the kernel frees a dead rank's locks
         here.world.Barrier()
 
     def free(self) -> None:
@@ -57,7 +57,7 @@ class SharedWindow:
 
 
 def _locks_file(here: Ranks) -> int:
-    """A file without a name that every rank of this node has open."""
+    """An unlinked file that every rank of this node has open."""
     path = os.path.join(tempfile.gettempdir(), f"shoal-locks-{os.getpid()}-{time.monotonic_ns()}")
     path = here.share(path.encode() if here.rank == 0 else None).decode()
     if here.rank == 0:
@@ -73,7 +73,7 @@ def _locks_file(here: Ranks) -> int:
 
 
 class RemoteWindow:
-    """Each rank's own part of one window, which every rank reads and writes without the other's help.
+    """One window with a part hosted by each rank, which every rank reads and writes without the host's help.
 
     Numbers are 64-bit and atomic. An access is complete when the call returns.
     """
@@ -105,20 +105,20 @@ class RemoteWindow:
         self._win.Flush(rank)
 
     def post(self, rank: int, at: int, value: int) -> None:
-        """Store, without waiting until it has arrived."""
+        """Store without waiting for arrival."""
         self._one[0] = value
         self._win.Accumulate(self._one, rank, at, op=self._mpi.REPLACE)
         self._win.Flush_local(rank)
 
     def add(self, rank: int, at: int, value: int) -> int:
-        """Add, and the number before."""
+        """Add `value`. Returns the number before."""
         self._one[0] = value
         self._win.Fetch_and_op(self._one, self._answer, rank, at, self._mpi.SUM)
         self._win.Flush(rank)
         return int(self._answer[0])
 
     def swap(self, rank: int, at: int, expected: int, value: int) -> bool:
-        """Put `value` where `expected` is, if it is."""
+        """Replace `expected` by `value`. Returns False if another number was there."""
         self._one[0], self._two[0] = value, expected
         self._win.Compare_and_swap(self._one, self._two, self._answer, rank, at)
         self._win.Flush(rank)
@@ -138,7 +138,7 @@ class RemoteWindow:
 
 
 class RemotePulse:
-    """A pulse (`watch.Pulse`) at the front of rank 0's part, which is not waited for: a busy rank 0 sees it late."""
+    """A pulse (`watch.Pulse`) at the front of rank 0's part. Posts are not waited for: a busy rank 0 sees them late."""
 
     def __init__(self, window: RemoteWindow, record: Record, rank: int) -> None:
         calls, _ = record.fields
@@ -159,7 +159,7 @@ class RemotePulse:
 
 
 class Copy:
-    """A record in memory of this rank, and the bytes behind it: what a slot of another rank is copied into."""
+    """A record in this rank's memory and the bytes behind it, to receive a copy of another rank's slot."""
 
     def __init__(self, record: Record) -> None:
         raw = np.zeros(record.nbytes + ALIGN, np.uint8)

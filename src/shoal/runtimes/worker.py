@@ -1,4 +1,4 @@
-"""The entry of a worker process: `python -m shoal.runtimes.worker WIRING`. Started by `processes` alone, never by hand."""
+"""Entry point of a worker process: `python -m shoal.runtimes.worker WIRING`. Started only by `processes`, never by hand."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from shoal.runtimes.watch import MemoryPulse, pulses
 
 
 def main(argument: str) -> None:
-    """Become the role that `argument` names; say what went wrong before leaving."""
+    """Become the role that `argument` names; report an exception before exiting."""
     wiring = msgspec.json.decode(argument, type=Wiring)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # whoever sends it to everybody means the parent, who decides
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a signal to the whole group is meant for the parent
     collect_rarely()
-    killed_with_parent()  # also while an environment hangs and holds Python's lock; the thread covers what came before
+    killed_with_parent()  # even if an environment hangs and holds Python's lock; if the parent died earlier, the thread notices
     threading.Thread(target=_die_with_parent, args=(wiring.lifetime,), daemon=True).start()
 
     def say(kind: str, detail: str, in_a_row: int = 0) -> None:
@@ -64,7 +64,7 @@ def work(wiring: Wiring, say: Callable[[str, str, int], None]) -> None:
     ports = plain_ports(program.ports, memoryview(arena)[record.nbytes :], place)
     pulse.begin()
     role = spec.build(ports, Context(name=spec.name, fault=fault, env=pulse.env))
-    gc.freeze()  # what is built stays: collections need not look at it again
+    gc.freeze()  # everything built so far stays: garbage collections need not scan it again
     pulse.ready()
     for report in drive(role.run(), PAUSE, lambda: None):
         if report is not None:
@@ -72,7 +72,7 @@ def work(wiring: Wiring, say: Callable[[str, str, int], None]) -> None:
 
 
 def _die_with_parent(lifetime: int) -> None:
-    """The parent alone holds the other end, so this returns when the parent is gone, whatever killed it."""
+    """Exit when the parent ends for any reason: only the parent holds the other end of the pipe."""
     os.read(lifetime, 1)
     os._exit(1)
 
