@@ -251,7 +251,7 @@ def test_a_command_runs_in_a_process_of_its_own(tmp_path: Path) -> None:
     assert done.code == 0 and done.out.startswith("shoal ")
     done = run_command(["train", "Nowhere-v0", "--out", str(tmp_path / "run")])
     assert done.code == 2 and "Nowhere-v0" in done.reason and not done.reason.startswith("shoal:")
-    assert Finished(-9, "", "").reason == "it ended with code -9 and no word"
+    assert Finished(-9, "", "").reason == "it ended with code -9 and no message"
 
 
 def test_real_runs_side_by_side(shoal: Command) -> None:

@@ -1,7 +1,7 @@
-"""Looks at run folders and never trains: plots, the report, the video, pages of comparisons.
+"""Views of run folders: plots, the report, the video, pages of comparisons. Nothing here trains.
 
-Here live `plots` (figures from metrics), `report` (one HTML file that opens offline), `video` (an mp4 of an
-episode) and `comparison` (many runs side by side on one page). May import: `studies` and
-below; `matplotlib` and `imageio_ffmpeg` live here alone. You may change: add a figure to `plots` and its line to
-`report.SECTIONS`. Looking for what runs many runs? `studies`. For who writes the folder? `run`.
+This package holds `plots` (figures from metrics), `report` (one HTML file that opens offline), `video` (an mp4 of an
+episode) and `comparison` (many runs side by side on one page). May import: `studies` and below; only this package imports
+`matplotlib` and `imageio_ffmpeg`. You may change: add a figure to `plots` and its line to `report.SECTIONS`. Looking for the
+code that trains many runs? `studies`. For the code that writes the folder? `run`.
 """

@@ -1,4 +1,4 @@
-"""The picture of a comparison over the number of actors: a line for each way of training, published numbers beside it."""
+"""Figure of a comparison over the number of actors: a line for each way of training, with published numbers."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ COLOURS = (BLUE, RED, GREEN, YELLOW, PURPLE, CYAN)
 MARKS = "osD^vP"
 _GREY = "#888888"
 _APART = 0.06  # how far lines are moved sideways, in octaves, so that their error bars do not hide each other
-_WIDE = 20.0  # largest over smallest, from which on the axis is logarithmic
+_WIDE = 20.0  # the axis is logarithmic if largest / smallest exceeds this
 
 
 def actors(figure: Mapping[str, Any], reference: Mapping[str, Mapping[str, Any]]) -> Figure:
-    """Each line's means over the number of actors with their intervals; one number of actors alone makes bars.
+    """Each line's means over the number of actors with their intervals; bars if there is only one number of actors.
 
-    The published numbers are those of `reference`'s rows that are numbers of actors, in the figure's own column.
+    The published numbers are from the rows of `reference` whose names are numbers of actors, in the figure's own column.
     """
     told = {int(row): values[figure["name"]] for row, values in reference.items() if _known(row, values, figure)}
     lines = figure["lines"]
@@ -69,7 +69,7 @@ def _known(row: str, values: Mapping[str, Any], figure: Mapping[str, Any]) -> bo
 
 
 def _bars(figure: Mapping[str, Any]) -> Figure:
-    """A bar for each line: there is one number of actors."""
+    """A bar for each line, for a single number of actors."""
     lines = figure["lines"]
     picture = Figure(figsize=(6.2, 0.45 * len(lines) + 1.2), layout="constrained")
     axes = picture.subplots()
@@ -93,7 +93,7 @@ def _error_bars(axes: Axes, at: np.ndarray, points: list[Mapping[str, Any]], col
 
 
 def _scale(axes: Axes, values: list[float]) -> None:
-    """From zero, or logarithmic where the values are too far apart to be seen beside each other."""
+    """Scale the axis from zero, or logarithmically if the values are too far apart to compare."""
     if min(values) > 0 and max(values) > _WIDE * min(values):
         axes.set_yscale("log")
         axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if max(values) < 1e3 * min(values) else (1.0,)))

@@ -1,8 +1,8 @@
-"""Our numbers beside the published ones: tables, pictures and one self-contained page.
+"""Comparison of our numbers with published ones: tables, figures and one self-contained page.
 
-A results document is plain data: `title`, `source`, `size`, `tables` and `goals` as the experiment's spec has them, `rows`
-(`keys`, and `values`: a list of one value a seed, or `{mean, ci}`), `figures` (see `comparison_figures`), `reference`
-({row: {column: value}}), `notes` and `deviations` (lines). Nothing here runs anything: a saved document can be drawn again.
+A results document is plain data: `title`, `source`, `size`, `tables` and `goals` as in the experiment's spec, `rows`
+(`keys`, and `values`: a list of one value per seed, or `{mean, ci}`), `figures` (see `comparison_figures`), `reference`
+({row: {column: value}}), `notes` and `deviations` (lines). Nothing here trains: a saved document can be drawn again.
 """
 
 from __future__ import annotations
@@ -24,30 +24,30 @@ from shoal.run.files import pretty, write_atomically
 from shoal.run.progress import clock
 from shoal.studies.statistics import interval
 
-ALIKE = 0.05  # a difference up to this share of the published number is none
+ALIKE = 0.05  # a difference up to this share of the published number counts as none
 
 Document = Mapping[str, Any]
 
 
 class Cell(NamedTuple):
-    """One value of ours beside the published one."""
+    """One of our values beside the published one."""
 
     row: str
-    column: str  # as the reader sees it
+    column: str  # the displayed title
     ours: str
-    published: str  # empty where there is none
-    verdict: str  # better, worse, alike; empty where nothing can be said
+    published: str  # empty if there is none
+    verdict: str  # better, worse, alike; empty if it cannot be judged
 
 
 class Goal(NamedTuple):
     what: str
     limit: str
     ours: float | None
-    met: bool | None  # None at the quick size, which is not meant to meet it
+    met: bool | None  # None at the quick size, which cannot be expected to meet it
 
 
 def cells(document: Document, table: Mapping[str, Any]) -> list[list[Cell]]:
-    """A table's lines. Columns that neither side has are left out."""
+    """A table's lines, one cell for each column."""
     lines = []
     for row in _rows(document, table.get("where", {}), table["key"]):
         name = str(row["keys"][table["key"]])
@@ -57,7 +57,7 @@ def cells(document: Document, table: Mapping[str, Any]) -> list[list[Cell]]:
 
 
 def goals(document: Document) -> list[Goal]:
-    """Each figure to reach, by the median over the seeds."""
+    """Each goal, judged by the median over the seeds."""
     found = []
     for goal in document.get("goals", ()):
         rows = [row for row in document["rows"] if _fits(row["keys"], goal["row"])]
@@ -73,7 +73,7 @@ def goals(document: Document) -> list[Goal]:
 
 
 def differences(document: Document) -> list[str]:
-    """Where ours and the published differ: a line a table, then one for each value that is worse."""
+    """Differences between our and the published numbers: one line per table, then one for each value that is worse."""
     if document["size"] != "full":
         return []
     said = []
@@ -89,7 +89,7 @@ def differences(document: Document) -> list[str]:
 
 
 def markdown(document: Document) -> str:
-    """Everything but the pictures, for a terminal or a repository."""
+    """Everything but the figures as Markdown, for a terminal or a repository."""
     parts = [f"# {document['title']}", "", f"{document['source']}", "", *_how(document), ""]
     for table in document["tables"]:
         lines = cells(document, table)
@@ -109,7 +109,7 @@ def markdown(document: Document) -> str:
 
 
 def write_comparison(folder: Path, document: Document) -> Path:
-    """`results.json`, `table.md`, a PNG for each picture and `report.html` in `folder`; the path of the last."""
+    """Write `results.json`, `table.md`, a PNG for each figure and `report.html` to `folder`. Returns the path of the last."""
     write_atomically(folder / "results.json", pretty(dict(document)))
     write_atomically(folder / "table.md", markdown(document).encode())
     pictures = []
@@ -132,7 +132,7 @@ def write_comparison(folder: Path, document: Document) -> Path:
 
 
 def _clip(clip: Mapping[str, str]) -> str:
-    """An mp4, taken into the page."""
+    """An mp4, embedded in the page."""
     data = base64.b64encode(Path(clip["file"]).read_bytes()).decode()
     return (
         f'<figure class="panel"><h2>{escape(clip["title"])}</h2><p>{escape(clip["hint"])}</p>'
@@ -170,7 +170,7 @@ def _told(
 
 
 def _words(ours: Sequence[str], published: str | None) -> tuple[str, str, str]:
-    """Yes or no of every seed, beside the published word; of other words, such as hashes, the first seed's."""
+    """Every seed's yes or no beside the published word; for other words, such as hashes, the first seed's."""
     if published is None and ours[0] not in ("yes", "no"):
         return ours[0], "", ""
     text = ours[0] if len(set(ours)) == 1 else f"{ours.count('yes')} of {len(ours)}"
@@ -202,13 +202,13 @@ def _how(document: Document) -> list[str]:
     lines = [f"{size}{seeds}{interval_}. {machine['cores']} cores ({machine['cpu']}), {clock(document['took_s'])}."]
     if document["size"] == "quick":
         lines.append(
-            "Quick: shows that everything runs; trained too shortly for its numbers to be held against the published ones."
+            "Quick: shows that everything runs; trained too briefly to compare its numbers with the published ones."
         )
     return lines
 
 
 def _grid(table: Mapping[str, Any], lines: Sequence[Sequence[Cell]]) -> list[str]:
-    """A column for ours, and one for the published where there are any."""
+    """A table with a column for ours, and one for the published values if there are any."""
     told = [any(line[i].published for line in lines) for i in range(len(lines[0]))]
     head = [table["key"]]
     for cell, both in zip(lines[0], told, strict=True):

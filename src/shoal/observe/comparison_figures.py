@@ -1,4 +1,4 @@
-"""The pictures of a comparison with published numbers, drawn from plain data.
+"""Figures of a comparison with published numbers, drawn from plain data.
 
 `draw` takes one entry of a results document's `figures` and the published numbers, by row and column.
 """
@@ -29,18 +29,18 @@ OVERLAY: tuple[dict[str, Any], ...] = (
     {"lw": 1.5, "ls": (0, (4, 3))},
     {"lw": 1.3, "alpha": 0.9},
 )
-_SMOOTH = 0.02  # of a curve's length: scores jump from one to the next
+_SMOOTH = 0.02  # smoothing window as a share of a curve's length: scores are noisy
 
 
 def draw(figure: Mapping[str, Any], reference: Reference) -> Figure:
-    """The picture that `figure["kind"]` names."""
+    """Draw the figure of kind `figure["kind"]`."""
     return KINDS[figure["kind"]](figure, reference)
 
 
 def curves(figure: Mapping[str, Any], reference: Reference) -> Figure:
-    """A panel each with a line for every way of training: the median of its runs, and a band from lowest to highest.
+    """Panels with a line for every way of training: the median of its runs, and a band from lowest to highest.
 
-    With `overlay`, the first run of each, in strokes that leave equal lines below one another visible.
+    With `overlay`, draws only the first run of each, in strokes that keep coinciding lines visible.
     """
     panels, overlay = figure["panels"], bool(figure.get("overlay"))
     picture, grid = _panels(len(panels), 3.9)
@@ -67,7 +67,7 @@ def curves(figure: Mapping[str, Any], reference: Reference) -> Figure:
 
 
 def dots(title: str, rows: Sequence[tuple[str, Sequence[float], float | None]], label: str) -> Figure:
-    """Each row's runs as small dots, their mean as a bar, the published number as a diamond. On a logarithmic scale."""
+    """Each row's runs as small dots, their mean as a bar, the published number as a diamond, on a logarithmic scale."""
     picture = Figure(figsize=(6.2, 0.42 * len(rows) + 1.3), layout="constrained")
     axes = picture.subplots()
     _style(axes)
@@ -95,7 +95,7 @@ def dots(title: str, rows: Sequence[tuple[str, Sequence[float], float | None]], 
 
 
 def scaling(figure: Mapping[str, Any], reference: Reference) -> Figure:
-    """How many times as fast k drivers are, ours and the published, below the ideal and the cores' ceiling."""
+    """Speed-up of k drivers, ours and the published, with the ideal line and the ceiling set by the cores."""
     picture, [axes] = _panels(1, 4.2)
     drivers = np.array(figure["drivers"], float)
     told = {int(row): values for row, values in reference.items() if row.isdigit()}
@@ -124,7 +124,7 @@ def scaling(figure: Mapping[str, Any], reference: Reference) -> Figure:
 
 
 def times(figure: Mapping[str, Any], reference: Reference) -> Figure:
-    """Seconds of each part for each number of drivers, side by side on a logarithmic scale: they are orders apart."""
+    """Seconds of each part for each number of drivers, side by side; on a logarithmic scale, since they differ by orders."""
     picture, [axes] = _panels(1, 3.8)
     at, width = np.arange(len(figure["drivers"])), 0.27
     for i, (name, seconds) in enumerate(figure["parts"].items()):
@@ -144,7 +144,7 @@ def times(figure: Mapping[str, Any], reference: Reference) -> Figure:
 
 
 def shares(figure: Mapping[str, Any], reference: Reference) -> Figure:
-    """A panel each with the parts' shares of a step's time, over the number of episodes."""
+    """Panels with each part's share of a step's time, over the number of episodes."""
     panels = figure["panels"]
     picture, grid = _panels(len(panels), 3.6)
     for axes, panel in zip(grid, panels, strict=True):
@@ -192,7 +192,7 @@ def _legend_below(picture: Figure, axes: Axes, columns: int) -> None:
 
 
 def _aligned(runs: Sequence[Mapping[str, Any]], least: float = 1e-12) -> tuple[np.ndarray, np.ndarray]:
-    """Steps [N] and values [runs, N]: on the first run's steps, each the median of its neighbours, and at least `least`."""
+    """Steps [N] and values [runs, N]: at the first run's steps, each the median of its neighbours, and at least `least`."""
     steps = np.array(runs[0]["steps"], float)
     each = []
     for run in runs:

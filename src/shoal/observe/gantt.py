@@ -1,4 +1,4 @@
-"""Gantt charts of schedules: a row a node, a bar for each stay of a trial on it."""
+"""Gantt charts of schedules: one row per node, with a bar for each stay of a trial on it."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from matplotlib.ticker import MaxNLocator
 
 from shoal.observe.plots import _INK, GREEN, RED, _label, _style
 
-# Light enough for the numbers on them, and neighbours differ.
+# Light enough for numbers on top; neighbours differ.
 BARS = ("#88AADD", "#EEAABB", "#99CC99", "#DDCC77", "#AADDEE", "#CC99BB", "#CCCCCC", "#EEBB88")
 _COST = "#444444"
 _NODES_WITH_NUMBERS = 12  # with more rows the numbers would not fit
 
 
 def gantt(figure: Mapping[str, Any], reference: Mapping[str, Mapping[str, Any]]) -> Figure:
-    """A panel a schedule, below each other on one time axis: `panels` of `title`, `nodes` and `pieces`."""
+    """One panel per schedule, below each other on one time axis: `panels` of `title`, `nodes` and `pieces`."""
     panels = figure["panels"]
     heights = [max(1.6, 0.22 * min(panel["nodes"], 40) + 0.75) for panel in panels]
     picture = Figure(figsize=(9.0, sum(heights)), layout="constrained")
@@ -58,7 +58,7 @@ def _panel(axes: Axes, panel: Mapping[str, Any]) -> None:
 
 
 def _stays(pieces: Sequence[Mapping[str, Any]]) -> Iterator[list[Mapping[str, Any]]]:
-    """Pieces of a trial that follow each other on a node without a pause."""
+    """Groups of a trial's pieces that follow each other on a node without a pause."""
     nodes: dict[int, list[Mapping[str, Any]]] = {}
     for piece in pieces:
         nodes.setdefault(piece["node"], []).append(piece)

@@ -1,4 +1,4 @@
-"""Pictures of learn-to-optimize, drawn from arrays: the function, the law's answers, and when a law has paid for itself."""
+"""Figures of learn-to-optimize, drawn from arrays: the function, the law's answers, and when a law breaks even."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def contour(
         x, y, _shown(values), levels=_levels(values), cmap=_COLOURS, norm=_scale(values), extend="both"
     )
     bar = figure.colorbar(shades, ax=axes, label="f")
-    if isinstance(_scale(values), LogNorm):  # else the ticks would be levels, which are no round numbers
+    if isinstance(_scale(values), LogNorm):  # else the ticks would be the levels, which are not round
         low, high = _ends(values)
         bar.set_ticks([tick for tick in LogLocator().tick_values(low, high) if low <= tick <= high], minor=False)
         bar.ax.yaxis.set_major_formatter(LogFormatterSciNotation())
@@ -70,7 +70,7 @@ def answers(
     best_values: np.ndarray,
     names: tuple[str, str],
 ) -> Figure:
-    """A knob over a condition, the law's and the best one, above what f is at both. All [C]; names: knob, condition."""
+    """The law's and the best value of a knob over a condition, above f at both. All [C]; names: knob, condition."""
     figure = Figure(figsize=(6.2, 5.0), layout="constrained")
     above, below = figure.subplots(2, 1, sharex=True)
     for axes, ours, theirs, what in ((above, law, best, names[0]), (below, law_values, best_values, "f")):
@@ -84,7 +84,7 @@ def answers(
 
 
 def curve(steps: np.ndarray, scores: np.ndarray, name: str) -> Figure:
-    """A law's score over training steps. Both [N]; the score has a logarithmic scale where it allows one."""
+    """A law's score over training steps. Both [N]; the scale is logarithmic if some score is positive."""
     figure, axes = _figure()
     axes.plot(steps, scores, color=BLUE, lw=1.4)
     if (scores[np.isfinite(scores)] > 0).any():
@@ -111,13 +111,13 @@ def break_even(queries: float, at: np.ndarray, law: np.ndarray, baselines: dict[
 
 
 def _others(count: int) -> list[str]:
-    """Colours of the baselines, again from the first after six."""
+    """Colours of the baselines, repeating after six."""
     palette = [RED, GREEN, "#CCBB44", "#AA3377", "#66CCEE", "#BBBBBB"]
     return [palette[i % len(palette)] for i in range(count)]
 
 
 def _scale(values: np.ndarray) -> Normalize:
-    """Logarithmic where f is not negative and mostly far below its largest value, so that a valley can be seen."""
+    """A logarithmic scale if f is not negative and mostly far below its largest value, so that a valley shows; else linear."""
     low, high = _ends(values)
     known = values[np.isfinite(values)]
     if len(known) and known.min() >= 0 and 5 * float(np.median(known)) < high:
@@ -126,7 +126,7 @@ def _scale(values: np.ndarray) -> Normalize:
 
 
 def _ends(values: np.ndarray) -> tuple[float, float]:
-    """The lowest and highest of the scale; a logarithmic one would have no end below, so it gets four decades."""
+    """The lowest and highest value of the scale; a logarithmic one, which has no lower end, covers four decades."""
     known = values[np.isfinite(values)]
     if not len(known):
         return 0.0, 1.0
@@ -142,6 +142,6 @@ def _levels(values: np.ndarray) -> np.ndarray:
 
 
 def _shown(values: np.ndarray) -> np.ma.MaskedArray[Any, Any]:
-    """What failed stays blank; what is below a logarithmic scale takes its lowest colour."""
+    """Values to draw: failures stay blank; values below a logarithmic scale take its lowest colour."""
     held = np.maximum(values, _ends(values)[0]) if isinstance(_scale(values), LogNorm) else values
     return np.ma.masked_invalid(held)

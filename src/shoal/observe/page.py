@@ -1,8 +1,8 @@
-"""The report's page: its frame and its style. `{{title}}` and `{{body}}` are filled in by `report`."""
+"""HTML frame and style of the report and of comparisons, which fill in `{{title}}` and `{{body}}`."""
 
 from __future__ import annotations
 
-# The policy forbids the page every outside resource, whatever its content says.
+# The content security policy forbids the page every outside resource, whatever its content says.
 PAGE = """<!doctype html>
 <html lang="en">
 <head>

@@ -1,8 +1,8 @@
 """Figures from a run's metrics, as SVG or PNG bytes.
 
-Rows are what `run.sinks.read_metrics` gives. Every figure is None when the rows have nothing to show in it. Colours are
-told apart by colour-blind readers; in SVG all ink but the data takes the colour of the surrounding text, so that one
-figure serves a light and a dark page.
+Rows come from `run.sinks.read_metrics`. Every figure is None if the rows have no data for it. Colour-blind readers can tell
+the colours apart. In SVG, everything but the data takes the colour of the surrounding text, so that one figure serves a
+light and a dark page.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from shoal.run.timeline import Rows, is_number, series
 
 BLUE, RED, GREEN, YELLOW, CYAN, PURPLE = "#4477AA", "#EE6677", "#228833", "#CCBB44", "#66CCEE", "#AA3377"
 PHASES = {"collect": BLUE, "learn": RED, "broadcast": YELLOW, "wait": "#BBBBBB"}
-_INK = "#102030"  # stands for the text's colour until the SVG is written
-_POINTS = 300  # a curve's most: more cannot be seen and only make the file big
+_INK = "#102030"  # placeholder for the text's colour until the SVG is written
+_POINTS = 300  # at most, per curve: more are invisible and only make the file big
 _PAUSE_S = 60.0
-_WINDOW = 100  # episodes: what `--until-return` looks at
+_WINDOW = 100  # episodes, as for `--until-return`
 
 
 def elapsed(rows: Rows) -> np.ndarray:
-    """Seconds of running at each row [N]: `speed/seconds`, or without it the clock less the pauses between a run's end
+    """Seconds of running at each row [N]: `speed/seconds`, or without it the clock minus the pauses between a run's end
     and its resumption."""
     if not rows:
         return np.zeros(0)
@@ -43,7 +43,7 @@ def elapsed(rows: Rows) -> np.ndarray:
 
 
 def render(figure: Figure, kind: Literal["svg", "png"] = "svg") -> bytes:
-    """The figure's bytes: an SVG to be put inside HTML (no outside names in it), or a PNG on white."""
+    """The figure's bytes: an SVG to embed in HTML (without namespaces), or a PNG on white."""
     buffer = io.BytesIO()
     if kind == "png":
         figure.savefig(buffer, format="png", dpi=144, facecolor="white")
@@ -63,8 +63,8 @@ def render(figure: Figure, kind: Literal["svg", "png"] = "svg") -> bytes:
 def learning_curve(
     rows: Rows, over: Literal["steps", "seconds"] = "steps", target: float | None = None
 ) -> Figure | None:
-    """Return of training episodes: each row's mean, the mean of the last 100 where rows count their episodes, and a
-    band where they have `episode/return_low` and `_high`, the quantiles of 10 and 90 %."""
+    """Return of training episodes: each row's mean, the mean of the last 100 if rows count their episodes, and a band if
+    they have `episode/return_low` and `_high`, the 10 % and 90 % quantiles."""
     at, values = series(rows, "episode/return")
     if not len(at):
         return None
@@ -100,7 +100,7 @@ def learning_curve(
 
 
 def return_histogram(evaluation: Mapping[str, Any] | None) -> Figure | None:
-    """How the evaluation's returns spread, greedy above sampled, each with its mean and interquartile mean."""
+    """Distribution of the evaluation's returns, greedy above sampled, each with its mean and interquartile mean."""
     shown = []
     for way, colour in (("greedy", BLUE), ("sampled", PURPLE)):
         found = (evaluation or {}).get(way) or {}
@@ -126,13 +126,13 @@ def return_histogram(evaluation: Mapping[str, Any] | None) -> Figure | None:
 
 
 def _edges(values: np.ndarray, groups: int) -> list[float]:
-    """Bins that all groups share, so that their heights compare."""
+    """Bins shared by all groups, so that their heights can be compared."""
     bins = min(40, max(8, int(2 * math.sqrt(len(values) / groups))))
     return [float(edge) for edge in np.histogram_bin_edges(values, bins)]
 
 
 def throughput(rows: Rows) -> Figure | None:
-    """Environment steps a second, over the run's seconds."""
+    """Environment steps per second, over the run's seconds."""
     seconds = elapsed(rows)
     at, values = series(rows, "speed/steps_per_s")
     if not len(at) and len(rows) > 1:
@@ -188,7 +188,7 @@ def time_breakdown(rows: Rows) -> Figure | None:
 
 
 def lag_histogram(rows: Rows, lags: Mapping[int, int] | None = None) -> Figure | None:
-    """How many versions old the weights were that had acted: over steps where these were counted (`lags`), else over updates."""
+    """Age in versions of the weights that acted: over steps if they were counted (`lags`), else over updates."""
     if lags:
         values, weights = np.array(list(lags), float), np.array(list(lags.values()), float)
         weights *= 100.0 / weights.sum()
@@ -210,7 +210,7 @@ def lag_histogram(rows: Rows, lags: Mapping[int, int] | None = None) -> Figure |
 
 
 def model_error(rows: Rows) -> Figure | None:
-    """The error of a world model on what it has not seen, beside the return, over the run's steps."""
+    """The error of a world model on held-out experience, beside the return, over the run's steps."""
     at, values = series(rows, "model/error")
     if not len(at):
         return None
@@ -236,13 +236,13 @@ def model_error(rows: Rows) -> Figure | None:
 
 
 def losses(rows: Rows) -> Figure | None:
-    """Every `loss/*` in a small picture of its own."""
+    """Every `loss/*` in a small panel of its own."""
     names = sorted({name for row in rows for name in row if name.startswith("loss/")})
     shown = [(name, *series(rows, name)) for name in names]
     shown = [(name, at, values) for name, at, values in shown if len(at)]
     if not shown:
         return None
-    columns = min(len(shown), 4 if len(shown) % 3 == 1 else 3)  # no picture alone in the last line
+    columns = min(len(shown), 4 if len(shown) % 3 == 1 else 3)  # no single panel in the last line
     lines = -(-len(shown) // columns)
     figure = Figure(figsize=(6.2 if columns < 3 else 11.5, 2.2 * lines + 0.3), layout="constrained")
     grid = figure.subplots(lines, columns, squeeze=False).ravel()

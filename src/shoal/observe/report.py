@@ -1,4 +1,4 @@
-"""The report of a run: one HTML file without outside resources, which opens offline and in ten years."""
+"""The report of a run: one HTML file without outside resources, which opens offline."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from shoal.run.progress import clock
 from shoal.run.sinks import read_metrics
 from shoal.run.timeline import Rows, is_number, series, timeline
 
-_CLIP_MAX = 12 * 2**20  # bytes of a video.mp4 that are taken in without being asked
+_CLIP_MAX = 12 * 2**20  # bytes: a larger video.mp4 is embedded only if it is passed in
 
 
 class Seen(NamedTuple):
-    """What the pictures are drawn from."""
+    """The data behind the figures."""
 
     rows: Rows
     evaluation: Mapping[str, Any]  # by way: greedy, sampled
     target: float | None
-    lags: Mapping[int, int]  # rows learnt from, by lag; {} where that was not counted
+    lags: Mapping[int, int]  # {lag: rows learnt from}; {} if that was not counted
 
 
-# Title, one line that tells how to read it, and its picture.
+# Title, one line on how to read it, and its figure.
 SECTIONS: tuple[tuple[str, str, Callable[[Seen], Figure | None]], ...] = (
     (
         "Learning curve",
@@ -39,7 +39,7 @@ SECTIONS: tuple[tuple[str, str, Callable[[Seen], Figure | None]], ...] = (
     ),
     (
         "Learning curve in time",
-        "The same against seconds, from the first record on.",
+        "The same against seconds since the first record.",
         lambda seen: plots.learning_curve(seen.rows, "seconds", seen.target),
     ),
     (
@@ -49,7 +49,7 @@ SECTIONS: tuple[tuple[str, str, Callable[[Seen], Figure | None]], ...] = (
     ),
     (
         "Throughput",
-        "Environment steps a second while training.",
+        "Environment steps per second while training.",
         lambda seen: plots.throughput(seen.rows),
     ),
     (
@@ -59,7 +59,7 @@ SECTIONS: tuple[tuple[str, str, Callable[[Seen], Figure | None]], ...] = (
     ),
     (
         "Policy lag",
-        "How many updates old the weights were that had acted, over all steps that were learnt from.",
+        "Age of the weights that acted, in updates, over all steps that were learnt from.",
         lambda seen: plots.lag_histogram(seen.rows, seen.lags),
     ),
     (
@@ -78,10 +78,10 @@ SECTIONS: tuple[tuple[str, str, Callable[[Seen], Figure | None]], ...] = (
 def write_report(
     folder: RunFolder, evaluation: Mapping[str, Any] | None = None, clip: bytes | None = None, no_clip: str = ""
 ) -> Path:
-    """Write `report.html` from what the folder holds, and return its path.
+    """Write `report.html` from the folder's contents, and return its path.
 
     `evaluation` and `clip` (an mp4) default to the folder's `evaluation.json` and `video.mp4`; `no_clip` says why there is no
-    clip. What a run does not have is left out. `fault/*` in the metrics counts what happened since the row before.
+    clip. Sections without data are left out. `fault/*` in the metrics counts the faults since the previous row.
     """
     config = folder.read_config()
     summary = read_json(folder.summary_path) if folder.summary_path.exists() else {}
@@ -130,7 +130,7 @@ def _header(
 
 
 def _score(way: str, found: Mapping[str, Any], mean: Any, sd: Any, episodes: Any) -> tuple[str, Any, str, str]:
-    """The card of one way of evaluating: from its episodes, or from what the summary says of them."""
+    """The card of one kind of evaluation, from its episodes or else from the summary."""
     mean, sd, episodes = found.get("mean", mean), found.get("sd", sd), found.get("episodes", episodes)
     how = f"{episodes} {way} episodes" if episodes else ""
     interval = found.get("ci")
@@ -167,7 +167,7 @@ def _headline(summary: Mapping[str, Any], evaluation: Mapping[str, Any], rows: R
 
 
 def _lags(summary: Mapping[str, Any]) -> dict[int, int]:
-    """Names of JSON are words."""
+    """The summary's lags with integer keys, which JSON stores as strings."""
     return {int(lag): int(count) for lag, count in (summary.get("lags") or {}).items()}
 
 
@@ -199,8 +199,8 @@ def _faults(rows: Rows, summary: Mapping[str, Any]) -> str:
     counts["in evaluation"] = float(summary.get("eval_faults") or 0)
     happened = {name: f"{count:g}" for name, count in counts.items() if count}
     if not happened:
-        return '<p class="calm">No faults: nothing broke and had to be put right.</p>' if rows else ""
-    return _table("Faults that were put right", happened, open_=True)
+        return '<p class="calm">No faults occurred.</p>' if rows else ""
+    return _table("Faults that the run recovered from", happened, open_=True)
 
 
 def _table(title: str, values: Mapping[str, Any], *, open_: bool) -> str:

@@ -1,4 +1,4 @@
-"""Where samplers start episodes, drawn from arrays: a panel a sampler, with how often each tenth of an axis was met."""
+"""Figure of where samplers start episodes, drawn from arrays: one panel per sampler, with counts per tenth of an axis."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from matplotlib.figure import Figure
 from shoal.core.errors import BadInput
 from shoal.observe.plots import _INK, BLUE, RED, _label, _style
 
-BINS = 10  # along each axis, as the Latin hypercube of the thesis has them
+BINS = 10  # along each axis, as in the thesis's Latin hypercube
 _COLUMNS = 3
 
 
 def starts(points: Mapping[str, np.ndarray], names: tuple[str, str], new: int = 0) -> Figure:
-    """One panel a sampler.
+    """Draw one panel per sampler.
 
     Args:
         points: starts [N, 2] by the sampler's name, from -1 to 1, in the order in which they were drawn.
         names: of the two axes.
-        new: so many of the last starts are drawn in another colour: one batch among those before it.
+        new: number of last starts to draw in another colour, to show one batch among those before it.
     """
     if not points:
         raise BadInput("no samplers to draw: at least 1")

@@ -17,7 +17,7 @@ from shoal.core.errors import BadInput, RunFailed
 
 
 class Stage(Protocol):
-    """What can be filmed: one environment."""
+    """An environment that can be filmed."""
 
     def reset(self, seed: int | None) -> Any: ...
 
@@ -25,7 +25,7 @@ class Stage(Protocol):
         """(observation, reward, terminated, truncated)"""
 
     def render(self) -> Any:
-        """The picture now: uint8 [height, width, 3]."""
+        """The current frame: uint8 [height, width, 3]."""
 
 
 def record(
@@ -39,9 +39,9 @@ def record(
     name: str = "environment",
     seconds: float = math.inf,
 ) -> bytes:
-    """The mp4 of one episode, cut after `max_steps`, or after `seconds` of drawing. `width` in pixels, None for its own.
+    """The mp4 of one episode, cut after `max_steps` or `seconds` of drawing. `width` in pixels; None keeps the frames' own.
 
-    `BadInput` if the environment shows no picture.
+    Raises `BadInput` if the environment returns no frames.
     """
     if max_steps < 1 or fps < 1:
         raise BadInput(f"a video of {max_steps} steps at {fps} frames a second: both must be at least 1")
@@ -69,7 +69,7 @@ def record(
 
 
 def _picture(env: Stage, name: str) -> np.ndarray:
-    """A frame, or one line that says why there is none."""
+    """The current frame. Raises `BadInput` with one line that says why there is none."""
     try:
         picture = env.render()
     except Exception as error:  # an environment may raise anything here
@@ -78,7 +78,7 @@ def _picture(env: Stage, name: str) -> np.ndarray:
     if frame.ndim != 3 or frame.shape[2] != 3 or frame.dtype != np.uint8:
         shown = "nothing" if picture is None else f"{frame.dtype} {list(frame.shape)}"
         raise BadInput(
-            f"{name} cannot render a picture: it gave {shown}; needed is uint8 [height, width, 3] (rgb_array)"
+            f"{name} cannot render a picture: it gave {shown}; it must be uint8 [height, width, 3] (rgb_array)"
         )
     return np.ascontiguousarray(frame)
 

@@ -1,4 +1,4 @@
-"""Shoal's own commands in processes of their own: nothing of a run is left in the next."""
+"""Shoal's own commands in processes of their own, so that no state is left over from one run to the next."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 
 from shoal.process.signals import REQUESTS
 
-GRACE = 15.0  # seconds that an interrupted command has to write its checkpoint
-# The kernel ends the command if we are killed; being a process's own wish, it outlives the exec that follows.
+GRACE = 15.0  # seconds for an interrupted command to write its checkpoint
+# The kernel ends the command if this process is killed; the setting survives the exec that follows.
 _ENTRY = """
 import ctypes, os, signal, sys
 library = ctypes.CDLL(None)
@@ -35,13 +35,13 @@ class Finished(NamedTuple):
 
 
 def reason(code: int, err: str) -> str:
-    """The last line of standard error: where a command says in one line why it refused or failed."""
+    """The last line of standard error, in which a command says why it refused or failed."""
     lines = err.strip().splitlines()
-    return lines[-1].removeprefix("shoal: ") if lines else f"it ended with code {code} and no word"
+    return lines[-1].removeprefix("shoal: ") if lines else f"it ended with code {code} and no message"
 
 
 def run_command(words: Sequence[str]) -> Finished:
-    """`shoal WORDS ...`, to its end. An interrupt or SIGTERM here is handed on, and raised once the command has ended."""
+    """Run `shoal WORDS ...` to its end. An interrupt or SIGTERM is passed on, and raised here once the command has ended."""
 
     def leave(number: int, frame: object) -> None:
         raise KeyboardInterrupt
@@ -65,25 +65,25 @@ def run_command(words: Sequence[str]) -> Finished:
 
 
 class Command:
-    """`shoal WORDS ...` beside this process, with which it ends. What it prints on standard output is dropped."""
+    """`shoal WORDS ...` in a child process, which ends with this one. Its standard output is dropped."""
 
     def __init__(self, words: Sequence[str]) -> None:
-        self._err, path = tempfile.mkstemp()  # and no pipe, which it could fill
+        self._err, path = tempfile.mkstemp()  # not a pipe, which could fill up and block it
         os.unlink(path)
         self._child = _started(words, subprocess.DEVNULL, self._err)
         self.reason = ""  # why it refused or failed, in one line, once it has ended
 
     @property
     def code(self) -> int | None:
-        """The exit code; None while it runs."""
+        """The exit code; None while the command runs."""
         return self.wait(0.0)
 
     def send(self, number: signal.Signals) -> None:
-        """Send a signal; it has no effect once the command has ended."""
+        """Send a signal, which has no effect once the command has ended."""
         self._child.send_signal(number)
 
     def wait(self, seconds: float) -> int | None:
-        """The exit code, waited for at most this long; None if it still runs."""
+        """Wait at most this long for the exit code; None if the command still runs."""
         try:
             code = self._child.wait(seconds)
         except subprocess.TimeoutExpired:
@@ -96,7 +96,7 @@ class Command:
 
 
 def _started(words: Sequence[str], out: Any, err: Any) -> subprocess.Popen[Any]:
-    # A training starts with these held back, and lets them through once it can answer: none is lost, none kills it.
+    # A training starts with these signals blocked, and unblocks them once it has handlers: none is lost, none kills it.
     held = REQUESTS if words[0] == "train" else ()
     before = signal.pthread_sigmask(signal.SIG_BLOCK, held)
     try:
@@ -107,7 +107,7 @@ def _started(words: Sequence[str], out: Any, err: Any) -> subprocess.Popen[Any]:
             stderr=err,
             text=True,
             env={**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)},
-            process_group=0,  # a terminal's Ctrl-C comes through us: once, and in order
+            process_group=0,  # a terminal's Ctrl-C reaches it through us, once and in order
         )
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)

@@ -1,9 +1,10 @@
-"""Functions compiled ahead of their data, without tracing them again in every run.
+"""Ahead-of-time compilation that does not trace a function again in every run.
 
-JAX keeps compiled code on disk but finds it by the lowered program, and tracing and lowering an update takes half a second. Here
-the lowered program (StableHLO, as `jax.export` gives it) is kept too, under a key that needs no trace: the source of Shoal, the
-versions of what computes, JAX's settings, the algorithm with its settings, and the shapes. Any difference is another key, and a
-file that cannot be used counts as none: then the function is traced. Both ways compile the same program, and so give the same bits.
+JAX keeps compiled code on disk but finds it by the lowered program, and tracing and lowering an update takes half a second.
+This module also keeps the lowered program (StableHLO, from `jax.export`), under a key that needs no trace: Shoal's source, the
+versions of the numerical packages, JAX's settings, the algorithm with its settings, and the shapes. Any difference gives
+another key, and an unusable file counts as missing: then the function is traced. Both ways compile the same program, and so
+give the same bits.
 
 A file is a header in JSON and the bytes of the program; nothing in it is unpickled or run as Python.
 """
@@ -29,32 +30,32 @@ import numpy as np
 
 from shoal.process.device import cache_folder
 
-COMPUTES = ("jax", "jaxlib", "optax", "numpy")  # the packages whose versions decide what is traced
-TYPES_OF = ("shoal.", "optax.")  # whose named tuples a program may return
+COMPUTES = ("jax", "jaxlib", "optax", "numpy")  # packages whose versions affect the traced program
+TYPES_OF = ("shoal.", "optax.")  # packages whose named tuples a program may return
 PLAIN = (bool, int, float, str, bytes, type(None), enum.Enum)
-CACHE = "jax_compilation_cache_dir"  # the one setting of JAX that changes nothing
+CACHE = "jax_compilation_cache_dir"  # the one JAX setting that does not affect the program
 KEPT = 8  # compiled functions that equal calls of this process share
 
 _compiled: dict[str, Callable[..., Any]] = {}
 
 
 class Unkept(Exception):
-    """Something that no key can stand for, or no file can hold: the function is traced in every run."""
+    """A value that no key can identify or no file can hold: the function is traced in every run."""
 
 
 class Header(msgspec.Struct, frozen=True):
-    """What is needed to call a program, besides its bytes."""
+    """The data needed to call a program, besides its bytes."""
 
     name: str
     sha256: str  # of the bytes
-    convention: int  # of calling, by JAX's own count
+    convention: int  # JAX's version number of the calling convention
     inputs: list[tuple[list[int], str]]  # shape and dtype
     outputs: list[tuple[list[int], str]]
     result: Any  # the structure around the outputs
 
 
 def compile_ahead(function: Callable[..., Any], owner: Any, *args: Any) -> Callable[..., Any]:
-    """`partial(function, owner)`, compiled for arguments with the shapes of `args`, which may be arrays or their shapes alone."""
+    """`partial(function, owner)`, compiled for arguments with the shapes of `args`, which may be arrays or shape structures."""
     leaves, tree = jax.tree.flatten(args)
     try:
         key = _key(function, owner, leaves, str(tree))
@@ -69,7 +70,7 @@ def compile_ahead(function: Callable[..., Any], owner: Any, *args: Any) -> Calla
 
 
 def forget() -> None:
-    """Drop what equal calls would share, as `jax.clear_caches` drops what JAX has compiled."""
+    """Drop the compiled functions that equal calls share, as `jax.clear_caches` drops JAX's own."""
     _compiled.clear()
 
 
@@ -82,7 +83,7 @@ def _read_or_traced(function: Any, owner: Any, leaves: list[Any], tree: Any, pat
         except (Unkept, ValueError, NotImplementedError):  # JAX does not export every effect
             found = None
     try:
-        # Rebuilt where it was just made, too: its name and all else that JAX finds compiled code by are then the same.
+        # Rebuilt even if it was just exported, so that the name and everything else in JAX's cache key stay the same.
         program, result = (None, None) if found is None else (_program(*found), _decoded(found[0].result))
     except (Unkept, TypeError):  # TypeError: a JAX whose `Exported` has other fields
         program = None
@@ -93,7 +94,7 @@ def _read_or_traced(function: Any, owner: Any, leaves: list[Any], tree: Any, pat
 
 
 def _called(flat: Any, result: Any) -> Callable[..., Any]:
-    """A compiled function of leaves as a function of trees; one without `result` takes trees itself."""
+    """A compiled function of leaves as a function of trees; without `result`, `flat` already takes trees."""
     if result is None:
         return flat  # type: ignore[no-any-return]
     return lambda *args: jax.tree.unflatten(result, flat(*jax.tree.leaves(args)))
@@ -112,7 +113,7 @@ def _lowered_program(program: Any, leaves: list[Any]) -> Any:
 
 
 def _exported(function: Any, owner: Any, leaves: list[Any], tree: Any) -> tuple[Header, bytes]:
-    """The lowered program of leaves; `Unkept` where a header cannot tell how to call it."""
+    """The lowered program of leaves. Raises `Unkept` if a header cannot describe how to call it."""
     structures: list[Any] = []
 
     def flat(*leaves: Any) -> list[Any]:
@@ -154,7 +155,7 @@ def _key(function: Any, owner: Any, leaves: list[Any], tree: str) -> str:
 
 @cache
 def _world() -> str:
-    """All that decides what is traced and cannot change in this process."""
+    """Everything that affects tracing and cannot change within this process."""
     device = jax.devices()[0]
     return repr(
         (
@@ -176,7 +177,7 @@ def _source_hash() -> str:
 
 
 def _named(thing: Any) -> str:
-    """The import path of a function or class of Shoal's: its source is in the key."""
+    """The import path of a function or class of Shoal, whose source is part of the key."""
     name = f"{thing.__module__}.{thing.__qualname__}"
     if not name.startswith("shoal.") or "<" in name:
         raise Unkept(name)
@@ -184,7 +185,7 @@ def _named(thing: Any) -> str:
 
 
 def _identity(thing: Any) -> Any:
-    """A value that is equal if and only if what it stands for computes the same."""
+    """A value that is equal for two objects if and only if they compute the same."""
     if isinstance(thing, PLAIN):
         return (type(thing).__name__, repr(thing))
     if isinstance(thing, Mapping):
@@ -206,7 +207,7 @@ def _identity(thing: Any) -> Any:
 
 
 def _read(path: Path) -> tuple[Header, bytes] | None:
-    """None where there is no such file, or it does not hold what it says."""
+    """The header and bytes of a file; None if it is missing or damaged."""
     try:
         head, _, data = path.read_bytes().partition(b"\n")
         header = msgspec.json.decode(head, type=Header)
@@ -246,7 +247,7 @@ def _program(header: Header, data: bytes) -> Any:
 
 
 def _write(path: Path, header: Header, data: bytes) -> None:
-    """Whole or not at all. A folder that cannot be written costs later runs the trace, as it costs them the compilation."""
+    """Write atomically. If the folder cannot be written, later runs trace again, just as they compile again."""
     temporary = path.with_suffix(f".{os.getpid()}.tmp")
     with contextlib.suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -255,7 +256,7 @@ def _write(path: Path, header: Header, data: bytes) -> None:
 
 
 def _encoded(tree: Any) -> Any:
-    """A structure of plain containers and named tuples, for JSON."""
+    """A structure of plain containers and named tuples, encoded for JSON."""
     if tree is None or (type(tree) is int and tree == 0):
         return tree
     if type(tree) is dict and all(type(key) is str for key in tree):

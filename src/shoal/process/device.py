@@ -1,4 +1,4 @@
-"""How JAX uses this process: one compute thread, calls that return when they are done, compilations kept on disk."""
+"""JAX settings of this process: one compute thread, synchronous dispatch, compilations kept on disk."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ from shoal.process.limits import memory_left
 
 
 def collect_rarely() -> None:
-    """Let Python's garbage collector run once in 50,000 new objects instead of once in 700.
+    """Let Python's garbage collector run once per 50,000 new objects instead of once per 700.
 
-    For processes of Shoal's own. Imports and tracing make hundreds of thousands of objects, nearly all of which stay, and
-    looking through them again and again takes a tenth of the time to the first step.
+    For Shoal's own processes. Imports and tracing make hundreds of thousands of objects, nearly all permanent, and scanning
+    them repeatedly takes a tenth of the time to the first step.
     """
     gc.set_threshold(50_000, 20, 20)
 
 
 def cache_folder() -> Path:
-    """Where compiled code is kept between runs: $SHOAL_CACHE, or the user's cache folder."""
+    """The folder for compiled code between runs: $SHOAL_CACHE, or a folder in the user's cache."""
     chosen = os.environ.get("SHOAL_CACHE")
     return Path(chosen) if chosen else Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "shoal"
 
 
 @cache
 def settle_process() -> None:
-    """Call before the first JAX computation of a process; later calls do nothing.
+    """Configure JAX for this process. Call it before the first JAX computation; later calls do nothing.
 
-    One thread, because actors already fill the cores, and because results depend on the size of XLA's pool. Synchronous
-    dispatch, because with one thread an actor's call would wait behind a whole update.
+    XLA gets one thread, because actors already fill the cores and results depend on the size of its pool. Dispatch is
+    synchronous, because with one thread an actor's call would wait behind a whole update.
     """
     os.environ["NPROC"] = "1"
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
@@ -52,9 +52,9 @@ def settle_process() -> None:
 
 
 def _straight_random_bits() -> None:
-    """Compile JAX's hash without the loop that it has on CPUs alone: the same bits, in one pass instead of eighty small ones.
+    """Compile JAX's hash without the loop that it uses only on CPUs: the same bits, in one pass instead of eighty small ones.
 
-    There is no public switch. A JAX that keeps it elsewhere computes the same, and slower where nets are small.
+    There is no public switch. A JAX version with other internals computes the same bits, more slowly for small nets.
     """
     try:
         from jax._src.interpreters import mlir
@@ -69,7 +69,7 @@ def _straight_random_bits() -> None:
 
 @contextmanager
 def unscanned() -> Iterator[None]:
-    """What is there already is left out of garbage collections meanwhile.
+    """Exclude all existing objects from garbage collection inside the block.
 
     JAX keeps hundreds of thousands of objects, and a full collection over them stops every thread for a third of a second.
     """
@@ -81,13 +81,13 @@ def unscanned() -> Iterator[None]:
 
 
 def available_memory() -> int:
-    """Bytes that may still be used: without swapping, and within the limits of a control group."""
+    """Bytes that can still be used without swapping and within the limits of the control group."""
     machine, group = _machine_memory(), memory_left()
     return machine if group is None else min(machine, group)
 
 
 def _machine_memory() -> int:
-    """Bytes that are free or can be freed, as far as the system tells; else all that there are."""
+    """Bytes that are free or can be freed, or all of the machine's memory if the system does not tell."""
     info = Path("/proc/meminfo")
     if info.exists():
         for line in info.read_text().splitlines():
@@ -97,5 +97,5 @@ def _machine_memory() -> int:
 
 
 def _accelerator() -> bool:
-    """Whether a GPU could be there: then JAX chooses the platform itself."""
+    """Whether there may be a GPU: then JAX chooses the platform itself."""
     return sys.platform == "linux" and Path("/proc/driver/nvidia").exists()

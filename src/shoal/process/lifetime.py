@@ -7,7 +7,7 @@ import signal
 
 
 def killed_with_parent() -> None:
-    """The kernel kills this process when its parent ends, whatever either of them is doing; Linux alone can."""
+    """Let the kernel kill this process when its parent ends, whatever either is doing. Works only on Linux."""
     library = ctypes.CDLL(None)
     if hasattr(library, "prctl"):
         library.prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG

@@ -1,6 +1,6 @@
-"""What a control group leaves this process of the machine's cores and memory: containers and job schedulers set such limits.
+"""Limits that control groups set on this process's cores and memory, as containers and job schedulers do.
 
-Both versions are read, and every group from this process's own up to the root of what is mounted: the tightest limit holds.
+Both cgroup versions are read, and every group from this process's own up to the root of the mount: the tightest limit holds.
 """
 
 from __future__ import annotations
@@ -13,20 +13,20 @@ ROOT = Path("/")
 
 
 class Group(NamedTuple):
-    """A control group's folder, and which version's files it has."""
+    """A control group's folder and its cgroup version."""
 
     folder: Path
     version: int
 
 
 def core_quota(root: Path | None = None) -> float | None:
-    """Cores' worth of time that this process may use; None without a limit."""
+    """CPU time that this process may use, in cores; None without a limit."""
     quotas = [quota for group in _groups("cpu", root or ROOT) if (quota := _quota(group)) is not None]
     return min(quotas, default=None)
 
 
 def memory_left(root: Path | None = None) -> int | None:
-    """Bytes until a limit is reached, where pages of files that can be dropped count as free; None without a limit."""
+    """Bytes until a limit is reached, counting droppable file pages as free; None without a limit."""
     left = [bytes_left for group in _groups("memory", root or ROOT) if (bytes_left := _left(group)) is not None]
     return max(0, min(left)) if left else None
 
@@ -56,7 +56,7 @@ def _left(group: Group) -> int | None:
 
 def _groups(controller: str, root: Path) -> Iterator[Group]:
     """The groups that limit this process, from its own outwards."""
-    own: dict[str, str] = {}  # by controller, "" is version 2: the path of this process's group
+    own: dict[str, str] = {}  # {controller: path of this process's group}; "" stands for version 2
     for line in _read(root / "proc/self/cgroup").splitlines():
         _, names, path = line.split(":", 2)
         own |= dict.fromkeys(names.split(","), path)
@@ -70,14 +70,14 @@ def _groups(controller: str, root: Path) -> Iterator[Group]:
         if mine is None:
             continue
         top, mount = before.split(" ")[3:5]
-        # A container may see its own group as the top of the mount, while its path is told from the machine's.
+        # A container may see its own group as the top of the mount, while the path is given from the machine's root.
         inner = Path(mine).relative_to(top) if Path(mine).is_relative_to(top) else Path()
         folder = root / mount.lstrip("/")
         yield from (Group(folder / at, version) for at in (inner, *inner.parents))
 
 
 def _read(path: Path) -> str:
-    """What a file says, stripped; nothing where there is none or it may not be read."""
+    """A file's text, stripped; empty if it is missing or cannot be read."""
     try:
         return path.read_text().strip()
     except OSError:

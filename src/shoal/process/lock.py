@@ -1,4 +1,4 @@
-"""One training at a time in a run folder: a lock that the kernel frees when its holder dies, whatever kills it."""
+"""A lock that allows one training at a time in a run folder; the kernel frees it when its holder dies."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _held: set[int] = set()  # descriptors of this process
 
 
 class Holder(msgspec.Struct):
-    """What the file says of the process that holds it, or held it last."""
+    """The lock file's contents: the process that holds it, or held it last."""
 
     pid: int
     host: str
@@ -35,10 +35,11 @@ class Holder(msgspec.Struct):
 
 
 class RunLock:
-    """While entered, no other training may use `folder`; `BadInput` says which one does. Readers need no lock.
+    """While entered, no other training may use `folder`. Raises `BadInput`, naming the holder, if one does. Readers need no lock.
 
-    Only the process that took it holds it: one that it forks gives its copy up at once, or a child that outlives the run would
-    keep others out. The file goes with its holder; one that was opened before it went is not taken for the folder's lock.
+    Only the process that took the lock holds it. A forked child closes its copy at once: otherwise a child that outlives the
+    run would keep others out. The holder removes the file; a file that was opened before its removal does not count as the
+    folder's lock.
     """
 
     def __init__(self, folder: Path, on_alert: Callable[[str], None] = lambda message: None) -> None:
@@ -62,7 +63,7 @@ class RunLock:
         return self
 
     def _open(self) -> int | None:
-        """The file, locked; None where the file system has no locks."""
+        """Open and lock the file; None if the file system has no locks."""
         try:
             descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o644)
         except OSError as error:
@@ -77,13 +78,13 @@ class RunLock:
                     f"the run folder {str(self._path.parent)!r} is in use by {_holder(said)}: one training at a time"
                 ) from None
             self._on_alert(
-                f"cannot lock {self._path}: {error.strerror}; see to it that no other training uses the folder"
+                f"cannot lock {self._path}: {error.strerror}; make sure that no other training uses the folder"
             )
             return None
         return descriptor
 
     def _is_current(self, descriptor: int) -> bool:
-        """Whether the file is still the one that the folder's entry names."""
+        """Whether the open file is still the one at the lock's path."""
         try:
             return os.path.samestat(os.fstat(descriptor), os.stat(self._path))
         except FileNotFoundError:
@@ -116,11 +117,11 @@ def holder_of(folder: Path) -> Holder | None:
 
 
 def wait_for(holder: Holder, seconds: float) -> None:
-    """Wait until this process has ended, at most so long. Of one on another machine nothing is heard: the time passes."""
+    """Wait until this process has ended, at most `seconds`. For a process on another machine, waits the full time."""
     poll = select.poll()
     with contextlib.ExitStack() as stack:
         if holder.host == socket.gethostname():
-            with contextlib.suppress(OSError, AttributeError):  # it has ended; or this system has no such descriptors
+            with contextlib.suppress(OSError, AttributeError):  # it has ended, or this system has no pidfds
                 descriptor = os.pidfd_open(holder.pid)
                 stack.callback(os.close, descriptor)
                 poll.register(descriptor, select.POLLIN)
@@ -130,7 +131,7 @@ def wait_for(holder: Holder, seconds: float) -> None:
 def _decoded(said: bytes) -> Holder | None:
     try:
         return msgspec.json.decode(said, type=Holder)
-    except msgspec.MsgspecError:  # it has not said so yet
+    except msgspec.MsgspecError:  # its holder has not written it yet
         return None
 
 
@@ -140,7 +141,7 @@ def _holder(said: bytes) -> str:
 
 @cache
 def _give_up_in_children() -> None:
-    """Once a process. Closing a copy of the descriptor frees nothing of the parent's."""
+    """Register, once per process, that forked children close their copies. That does not free the parent's lock."""
 
     def let_go() -> None:
         while _held:

@@ -1,4 +1,4 @@
-"""What the launcher of an MPI job says in the environment: asked before anything heavy is imported."""
+"""The MPI launcher's environment variables, read before any heavy import."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping
 from typing import NamedTuple
 
-# Hydra (MPICH, Intel MPI) and Slurm's own PMI, Open MPI, MVAPICH; PMIx says the rank alone.
+# Hydra (MPICH, Intel MPI) and Slurm's own PMI, Open MPI, MVAPICH; PMIx gives only the rank.
 _NAMES = (
     ("PMI_RANK", "PMI_SIZE"),
     ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
@@ -16,7 +16,7 @@ _NAMES = (
 
 
 class Launched(NamedTuple):
-    """This process among those that were started together."""
+    """This process's rank among those that were started together."""
 
     rank: int
     size: int
@@ -32,6 +32,6 @@ def launched(environment: Mapping[str, str] | None = None) -> Launched | None:
 
 
 def follows() -> bool:
-    """Whether another process speaks for this one: then it prints nothing and writes no files."""
+    """Whether this is a rank other than 0, which prints nothing and writes no files."""
     found = launched()
     return found is not None and found.rank > 0

@@ -1,4 +1,4 @@
-"""A run whose main process may be killed: a parent that does nothing else begins it again from its last checkpoint."""
+"""Restarts of a run whose main process is killed: a minimal parent resumes it from its last checkpoint."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from typing import Any
 from shoal.process.lifetime import killed_with_parent
 from shoal.process.signals import REQUESTS
 
-Begun = Callable[[Path], None]  # the main process says where there is a checkpoint to go on from
+Begun = Callable[[Path], None]  # called by the main process with the folder of its first checkpoint
 
 
 def restarted(times: int, run: Callable[[Path | None, Begun], int]) -> int:
-    """The exit code of `run(folder, begun)` in a process of its own; `folder` is None at first, then the one to go on with.
+    """The exit code of `run(folder, begun)` in a process of its own; `folder` is None at first, then the one to resume.
 
-    To be called before anything heavy is imported and any thread is started: the parent stays as small as it is then.
+    Call it before any heavy import and before any thread is started: the parent stays as small as it is then.
     """
     folder: Path | None = None
     for left in range(times, -1, -1):
@@ -30,9 +30,9 @@ def restarted(times: int, run: Callable[[Path | None, Begun], int]) -> int:
         if child == 0:
             os.close(heard)
             killed_with_parent()
-            if os.getppid() != parent:  # it was killed before that was said
+            if os.getppid() != parent:  # the parent was killed before the line above
                 os._exit(1)
-            os.setpgid(0, 0)  # a terminal's Ctrl-C is heard once, by the parent, which hands it on
+            os.setpgid(0, 0)  # a terminal's Ctrl-C goes to the parent, which passes it on once
 
             def begun(path: Path, told: int = told) -> None:
                 os.write(told, os.fsencode(path.resolve()))
@@ -57,7 +57,7 @@ def restarted(times: int, run: Callable[[Path | None, Begun], int]) -> int:
 
 
 def _wait(child: int) -> tuple[int, bool]:
-    """How it ended, and whether it had been asked to; requests to stop are handed on."""
+    """(exit status, whether a stop was requested). Passes requests to stop on to the child."""
     asked: list[int] = []
 
     def hand_on(number: int, frame: FrameType | None) -> None:

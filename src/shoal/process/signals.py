@@ -1,4 +1,4 @@
-"""Stopping on request: the first SIGINT or SIGTERM asks, the second insists; SIGUSR1 asks for a pause."""
+"""Stopping on request: the first SIGINT or SIGTERM stops gracefully, the second exits at once; SIGUSR1 pauses."""
 
 from __future__ import annotations
 
@@ -12,26 +12,26 @@ from collections.abc import Callable, Iterator
 from types import FrameType, TracebackType
 from typing import Any, Literal, Self
 
-STOP, PAUSE = signal.SIGTERM, signal.SIGUSR1  # what asks a training in another process
+STOP, PAUSE = signal.SIGTERM, signal.SIGUSR1  # signals that stop or pause a training in another process
 REQUESTS = (signal.SIGINT, STOP, PAUSE)
 _NOTE = b"stopping after this update: checkpointing (again to exit now)\n"
 _PAUSING = b"pausing after this update: checkpointing\n"
 _SKIP = b"stopping: what was learnt is saved, the rest is left out (again to exit now)\n"
-PATIENCE = 4.0  # seconds after the first signal until a loop that has not ended is interrupted where it stands
-LAST_RESORT = 1.5  # seconds after that until the process leaves without it
-_NUDGE = signal.SIGUSR2  # what the listener sends to its own process, to interrupt
+PATIENCE = 4.0  # seconds after the first signal until a loop that has not ended is interrupted
+LAST_RESORT = 1.5  # seconds after that until the process exits without waiting for it
+_NUDGE = signal.SIGUSR2  # sent by the listener to its own process, to interrupt the main thread
 
 
 class StopRequest:
     """While entered, SIGINT or SIGTERM sets `requested`; a second one runs the abort callbacks and exits at once.
 
-    SIGUSR1 sets `requested` too, and `why` to "paused": the run is to go on later. It never insists, however often it comes.
+    SIGUSR1 sets `requested` too, and `why` to "paused": the run will be resumed later. Repeated SIGUSR1 never exits at once.
 
-    Handlers are set with `signal.signal`, for shells start background jobs with SIGINT ignored. Outside the main thread
+    Handlers are set with `signal.signal`, because shells start background jobs with SIGINT ignored. Outside the main thread
     Python allows no handlers: then it is inactive, and only `request` sets it.
 
-    Python runs handlers only between two steps of the main thread's own code, so a compilation or a hanging environment
-    would hold them up. What `listener` returns, called in a thread of its own, hears signals at any time.
+    Python runs handlers only between two bytecodes of the main thread, so a compilation or a hanging environment delays
+    them. The function that `listener` returns, called in a thread of its own, receives signals at any time.
     """
 
     def __init__(self, note: bytes = _NOTE) -> None:
@@ -48,7 +48,7 @@ class StopRequest:
         self._previous: dict[signal.Signals, Any] = {}
 
     def request(self) -> None:
-        """As the first signal does, silently: for callbacks that want the run to end."""
+        """Request a stop silently, as the first signal does: for callbacks that want the run to end."""
         self.requested = True
 
     def on_abort(self, callback: Callable[[], None]) -> None:
@@ -57,8 +57,8 @@ class StopRequest:
 
     @contextlib.contextmanager
     def bounded(self, last_resort: Callable[[], None]) -> Iterator[None]:
-        """What runs inside must end soon after a request. When it does not, the listener interrupts it (KeyboardInterrupt);
-        when even that has no effect, it calls `last_resort`, and the process leaves with 0."""
+        """A block that must end soon after a request. If it does not, the listener interrupts it (KeyboardInterrupt);
+        if even that has no effect, it calls `last_resort`, and the process exits with 0."""
         self._last_resort = last_resort
         try:
             yield
@@ -67,7 +67,7 @@ class StopRequest:
 
     @contextlib.contextmanager
     def interruptible(self) -> Iterator[None]:
-        """What runs inside loses nothing: a request interrupts it at once (KeyboardInterrupt)."""
+        """A block that has nothing to lose: a request interrupts it at once (KeyboardInterrupt)."""
         self._raises = True
         try:
             if self.requested:
@@ -77,7 +77,7 @@ class StopRequest:
             self._raises = False
 
     def __enter__(self) -> Self:
-        with contextlib.suppress(ValueError):  # how Python says that this is not the main thread
+        with contextlib.suppress(ValueError):  # raised by Python outside the main thread
             for number in REQUESTS:
                 self._previous[number] = signal.signal(number, self._handle)
             self._previous[_NUDGE] = signal.signal(_NUDGE, self._interrupt)
@@ -92,24 +92,24 @@ class StopRequest:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         for number, handler in self._previous.items():
-            # None stands for a handler that was not set from Python and cannot be put back.
+            # None stands for a handler that was not set from Python and cannot be restored.
             signal.signal(number, signal.SIG_DFL if handler is None else handler)
         self._previous.clear()
         if self.active:
             signal.set_wakeup_fd(self._wakeup)
-            os.close(self._hears)  # the listener hears the end
+            os.close(self._hears)  # the listener reads end of file
             if not self._listening:
                 os.close(self._heard)
         self.active = False
 
     def listener(self) -> Callable[[], None]:
-        """What a thread of its own should call: it hears signals until the request is left."""
+        """A function for a thread of its own, which receives signals until the context is left."""
         self._listening = self.active
         return self._listen if self.active else lambda: None
 
     def _listen(self) -> None:
         signals = 0
-        pending: list[tuple[float, Callable[[], None]]] = []  # what to do, and when, if asking has no effect
+        pending: list[tuple[float, Callable[[], None]]] = []  # (when, what to do) if a request has no effect
         heard = select.poll()
         heard.register(self._heard, select.POLLIN)
         while True:
@@ -138,7 +138,7 @@ class StopRequest:
             return
         self.why = "paused" if number == PAUSE else "stopped"
         self._noted = self.requested = True
-        # Unbuffered: the handler may run in the middle of another print. A closed stderr must not stop the stop.
+        # Unbuffered, because the handler may run in the middle of another print. A closed stderr must not prevent the stop.
         with contextlib.suppress(OSError):
             os.write(2, _SKIP if self._raises else _PAUSING if number == PAUSE else self._note)
 
@@ -152,7 +152,7 @@ class StopRequest:
 
     def _nudge(self) -> None:
         if self._last_resort is not None:
-            os.kill(os.getpid(), _NUDGE)  # the kernel gives it to the main thread, whose sleep or read ends
+            os.kill(os.getpid(), _NUDGE)  # the kernel delivers it to the main thread and ends its sleep or read
 
     def _interrupt(self, number: int, frame: FrameType | None) -> None:
         if self._last_resort is not None:  # it may have ended just now
@@ -175,7 +175,7 @@ class StopRequest:
 
 @contextlib.contextmanager
 def leaving_at_once(note: bytes = b"stopped before the run began\n") -> Iterator[None]:
-    """Before there is anything to save: SIGINT, SIGTERM or SIGUSR1 ends the process with 0, whatever it is importing."""
+    """A block with nothing to save yet: SIGINT, SIGTERM or SIGUSR1 ends the process with 0, even during imports."""
 
     def leave(number: int, frame: FrameType | None) -> None:
         with contextlib.suppress(OSError):
@@ -186,7 +186,7 @@ def leaving_at_once(note: bytes = b"stopped before the run began\n") -> Iterator
     with contextlib.suppress(ValueError):  # not the main thread
         for number in REQUESTS:
             previous[number] = signal.signal(number, leave)
-        # A process that starts this one may hold them back until they can be answered.
+        # The process that started this one may have blocked them until there are handlers.
         signal.pthread_sigmask(signal.SIG_UNBLOCK, REQUESTS)
     try:
         yield
