@@ -27,7 +27,7 @@ from shoal.core.trajectory import Array
 
 
 def module_of(array: Array) -> ModuleType:
-    """`jax.numpy` for what JAX traces or holds, `numpy` for the rest."""
+    """`jax.numpy` for JAX arrays and tracers, `numpy` for the rest."""
     return jnp if isinstance(array, jax.Array) else np
 
 
@@ -119,7 +119,7 @@ class Whole:
 
 @dataclass(frozen=True)
 class Choice:
-    """One of some values without an order."""
+    """One of several unordered values."""
 
     name: str
     among: tuple[Any, ...]
@@ -134,12 +134,12 @@ class Choice:
 
     @property
     def numeric(self) -> bool:
-        """Whether JAX can carry the values."""
+        """Whether the values are numbers, which JAX can hold."""
         return all(_is_number(value) for value in self.among)
 
     @property
     def table(self) -> np.ndarray:
-        """The values as one array: of objects, unless all are of one plain type."""
+        """The values as one array; an object array unless all are numbers or of one plain type."""
         plain = len({type(value) for value in self.among}) == 1 and isinstance(self.among[0], str | int | float)
         if self.numeric or plain:
             return np.asarray(self.among)
@@ -197,7 +197,7 @@ def real(name: str, bounds: Any) -> Real:
 
 
 def knob(name: str, written: Any) -> Axis:
-    """The axis that `written` stands for, by the table above."""
+    """The axis for `written`, by the table above."""
     if isinstance(written, tuple) and len(written) == 2 and all(_is_number(b) for b in written):
         return real(name, written)
     if isinstance(written, str) or not isinstance(written, Sequence):

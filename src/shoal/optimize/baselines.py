@@ -1,13 +1,13 @@
 """Other optimisers for one condition at a time, at equal numbers of evaluations.
 
-The thesis describes first-order optimisers as one loop (its Algorithm 3.1), `x_i = x_{i-1} + pi(f, {x_0 .. x_{i-1}})`, that differ
-in pi alone: `descend` is that loop, and random search, gradient descent and momentum are three `Pi`. The others are known
-libraries behind the same counter of evaluations. All search the knobs' columns as numbers from -1 to 1; a whole number is
-the nearest one, a choice the largest of its columns.
+The thesis describes first-order optimisers as one loop (its Algorithm 3.1), `x_i = x_{i-1} + pi(f, {x_0 .. x_{i-1}})`, and
+they differ only in pi. `descend` is that loop; random search, gradient descent and momentum are three `Pi`. The other methods
+are known libraries behind the same counter of evaluations. All search the knobs' columns as numbers from -1 to 1; a whole
+number is rounded to the nearest, a choice is its largest column.
 
-Deviations from the printed formulas: we minimise, so the best is the smallest and steps go against the gradient; momentum adds
-up the gradients at all earlier points, where the print repeats the last one; a step is at most a tenth of the way from the
-middle of the box to its side, because a raw gradient of 10,000 would leave the box at once.
+Deviations from the printed formulas: we minimise, so the best is the smallest and steps go against the gradient. Momentum
+adds up the gradients at all earlier points; the printed formula repeats the last one. A step is at most a tenth of the way
+from the middle of the box to its side, because a raw gradient of 10,000 would leave the box at once.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ from shoal.core.trajectory import Array
 from shoal.optimize.axes import Real
 from shoal.optimize.problem import Problem
 
-RATE = 0.01  # gamma: of the gradient in normalised coordinates
-DECAY = 0.9  # alpha: of momentum
+RATE = 0.01  # gamma: step size in normalised coordinates
+DECAY = 0.9  # alpha: momentum's decay
 LONGEST_STEP = 0.1
-GRADIENT_COST = 2  # evaluations that a traced gradient counts for: one forward, one back
+GRADIENT_COST = 2  # evaluations counted for a traced gradient: one forward, one back
 _DIFFERENCE = 1e-4
-_FAILED = 1e20  # what a failure is to libraries that cannot take infinity
+_FAILED = 1e20  # value of a failure for libraries that cannot take infinity
 
 
 class Result(NamedTuple):
-    """What a baseline found with its evaluations."""
+    """The best point that a baseline found."""
 
     point: np.ndarray  # [width]
     value: float
@@ -44,11 +44,11 @@ class Result(NamedTuple):
 
 
 class Spent(Exception):
-    """The evaluations are used up: how a library's own loop is left."""
+    """The evaluations are used up. Raised to leave a library's own loop."""
 
 
 class Objective:
-    """f at one condition, as a function of the knobs' columns, that counts and remembers the best."""
+    """f at one condition as a function of the knobs' columns. Counts evaluations and remembers the best point."""
 
     def __init__(self, problem: Problem, condition: np.ndarray, budget: int, rng: np.random.Generator) -> None:
         self.problem, self.condition, self.budget, self.rng = problem, condition, budget, rng
@@ -63,7 +63,7 @@ class Objective:
         return self.problem.knob_width
 
     def __call__(self, x: Array) -> float:
-        """f at columns [knob_width], held in the box; infinity where it failed."""
+        """f at columns [knob_width], clipped to the box; infinity if it failed."""
         if len(self.trace) >= self.budget:
             raise Spent
         x = np.clip(np.asarray(x, np.float64), -1.0, 1.0)
@@ -74,7 +74,7 @@ class Objective:
         return value if math.isfinite(value) else math.inf
 
     def gradient(self, x: np.ndarray) -> np.ndarray:
-        """[knob_width]: exact where f can be traced, else by differences, each an evaluation; 0 where it is not finite."""
+        """[knob_width]: exact if f can be traced, else by differences, each an evaluation; 0 where it is not finite."""
         if self._slope is None:
             here = self(x)
             steps = np.where(x + _DIFFERENCE <= 1.0, _DIFFERENCE, -_DIFFERENCE)
@@ -100,7 +100,7 @@ class Objective:
 
 @dataclass
 class History:
-    """What pi may look at: the points so far, and their values where pi asked for them."""
+    """The input of pi: the points so far, and the decayed sums of gradients that `momentum` keeps."""
 
     points: list[np.ndarray] = field(default_factory=list)
     gradients: list[np.ndarray] = field(default_factory=list)
@@ -118,7 +118,7 @@ def descend(f: Objective, pi: Pi) -> None:
 
 
 def random_search(f: Objective, history: History) -> np.ndarray:
-    """To the best of all points so far and a random one."""
+    """Step to the best of all points so far and a new random one."""
     if not f.trace:
         f(history.points[0])
     f(f.random())
@@ -161,7 +161,7 @@ def _dual_annealing(f: Objective) -> None:
 def _cma(f: Objective) -> None:
     cma = _library("cma", "cma")
     while True:
-        # CMA-ES adapts a covariance and is not made for one column: a second one, which f ignores, costs it little.
+        # CMA-ES adapts a covariance and needs more than one column: a second one, which f ignores, costs it little.
         start = np.resize(f.random(), max(2, f.width))
         options = {"bounds": [-1.0, 1.0], "seed": int(f.rng.integers(1, 2**31)), "verbose": -9, "maxfevals": f.budget}
         search = cma.CMAEvolutionStrategy(start, 0.5, options)
@@ -175,7 +175,7 @@ def _nevergrad(f: Objective) -> None:
     nevergrad = _library("nevergrad", "nevergrad")
     space = nevergrad.p.Array(init=np.zeros(f.width), lower=-1.0, upper=1.0)
     space.random_state.seed(int(f.rng.integers(2**31)))
-    # NGOpt, its own choice, falls on NumPy 2.4 (a metamodel) and leaves threads behind that keep the process from ending.
+    # NGOpt, nevergrad's default, fails on NumPy 2.4 (in a metamodel) and leaves threads that keep the process from ending.
     search = nevergrad.optimizers.TwoPointsDE(parametrization=space, budget=f.budget)
     while True:
         asked = search.ask()
@@ -214,7 +214,7 @@ def optimise(method: str, problem: Problem, condition: Array, budget: int, seed:
     """The best knobs for one condition [n_conditions] that `method` finds with `budget` evaluations of f.
 
     Raises:
-        BadInput: an unknown method, one that is not installed, or gradients of a knob that has none.
+        BadInput: the method is unknown, not installed, or needs gradients of a knob that has none.
     """
     if method not in METHODS:
         known = f" There are: {', '.join(METHODS)}."
@@ -229,7 +229,7 @@ def optimise(method: str, problem: Problem, condition: Array, budget: int, seed:
         raise BadInput(f"condition of {len(given)} values: {problem.name} has {problem.n_conditions}")
     f = Objective(problem, given, budget, np.random.default_rng(seed))
     try:
-        with np.errstate(invalid="ignore"):  # SciPy subtracts infinities, which is what failures are to it
+        with np.errstate(invalid="ignore"):  # SciPy subtracts infinities, which stand for failures
             METHODS[method](f)
     except Spent:
         return f.result()
@@ -237,15 +237,15 @@ def optimise(method: str, problem: Problem, condition: Array, budget: int, seed:
 
 
 def evaluations_to_reach(result: Result, value: float) -> int | None:
-    """How many evaluations it took until the best was `value` or less; None if it never was."""
+    """The number of evaluations until the best was `value` or less; None if it never was."""
     reached = np.flatnonzero(result.trace <= value)
     return int(reached[0]) + 1 if len(reached) else None
 
 
 class BreakEven(NamedTuple):
-    """When a law has paid for itself, and the two lines of its picture."""
+    """The number of queries after which a law is cheaper, and the two cost curves."""
 
-    queries: float  # the first whole number of queries after which the law has cost less; infinite if never
+    queries: float  # the smallest number of queries at which the law has cost less; infinite if never
     at: np.ndarray  # [P] numbers of queries
     law: np.ndarray  # [P] seconds
     baseline: np.ndarray  # [P] seconds
@@ -259,14 +259,14 @@ def break_even(
     seconds_per_evaluation: float,
     training_seconds: float = 0.0,
 ) -> BreakEven:
-    """After how many queries a law has cost less than optimising anew for each.
+    """The number of queries after which a law has cost less than a fresh optimisation for each.
 
     Args:
-        law_evaluations: of f, that learning took.
-        law_seconds_per_query: to ask the law once.
-        baseline_evaluations: of f a query, until the baseline is as good as the law (`evaluations_to_reach`).
-        seconds_per_evaluation: what f costs.
-        training_seconds: of learning, besides evaluating f.
+        law_evaluations: evaluations of f that learning took.
+        law_seconds_per_query: seconds for one answer of the law.
+        baseline_evaluations: evaluations of f per query until the baseline is as good as the law (`evaluations_to_reach`).
+        seconds_per_evaluation: seconds for one evaluation of f.
+        training_seconds: seconds of learning, besides evaluating f.
     """
     once = law_evaluations * seconds_per_evaluation + training_seconds
     saved = baseline_evaluations * seconds_per_evaluation - law_seconds_per_query

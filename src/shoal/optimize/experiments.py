@@ -1,8 +1,8 @@
 """The published experiments of learn-to-optimize, as runners that `shoal reproduce` finds by the folder's spec.
 
-A runner takes its size from the spec and gives plain data, ready for JSON, that `observe.comparison` draws and puts beside the
-published numbers: `rows` (`keys` that say what was run, `values` that were found, one a seed), `figures` (curves and bars as
-lists) and `notes` (lines for the reader). The curves, scores and timers themselves are those of every other run.
+A runner takes its size from the spec and returns plain data, ready for JSON, which `observe.comparison` draws beside the
+published numbers: `rows` (`keys` that say what was run, and `values`, one per seed), `figures` (curves and bars as lists) and
+`notes` (lines for the reader). It uses the same curves, scores and timers as every other run.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from shoal.run.checkpoints import Checkpoints
 Tell = Callable[[int, int, str], None]  # runs done, runs in all, what comes next
 Runner = Callable[[Mapping[str, Any], Path, Tell], dict[str, Any]]
 
-CONVERGED = 0.25  # of the score before training, which the last tenth of the run must stay below on average
-_LOGARITHMIC = ("rosenbrock",)  # whose values are so far apart that the thesis scores their logarithm
+CONVERGED = 0.25  # a run converges if the mean of its last tenth is at most this share of the score before training
+_LOGARITHMIC = ("rosenbrock",)  # functions whose values differ so much that the thesis scores their logarithm
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,13 +36,13 @@ class SamplersConfig:
     steps: Positive
     """training steps of a run"""
     samplers: tuple[str, ...]
-    """where episodes begin"""
+    """samplers of the points where episodes begin"""
     shifts: tuple[float, ...] = (0.0,)
     """how far the minimum is moved, in normalised coordinates; 0 is the published problem"""
     episodes: Positive = 30
-    """of each training step"""
+    """episodes of each training step"""
     drivers: Positive = 3
-    """who share the episodes"""
+    """drivers that share the episodes"""
     seeds: Positive = 5
     """runs of each"""
 
@@ -88,14 +88,14 @@ class ConvergenceConfig:
     steps: Positive
     """training steps of a run"""
     episodes: Positive = 30
-    """of each training step, shared by the drivers"""
+    """episodes of each training step, shared by the drivers"""
     drivers: Positive = 3
-    """of the distributed ways"""
+    """drivers of the distributed ways"""
     seeds: Positive = 3
     """runs of each"""
 
 
-_LOCKSTEP = {"topology.overlap": False}  # so that all ways act by the same weights on the same episodes
+_LOCKSTEP = {"topology.overlap": False}  # so that all ways use the same weights on the same episodes
 # {way: (drivers or None for all of them, runtime, settings)}
 WAYS: dict[str, tuple[int | None, str, dict[str, Any]]] = {
     "sequential": (1, "inline", {"topology": "sequential"}),
@@ -166,7 +166,7 @@ def weights_hash(run: Path) -> str:
 
 
 def _scores(function: str, runs: list[Learnt]) -> dict[str, list[Any]]:
-    """What the thesis' tables have, one value a run, and the score before training."""
+    """The columns of the thesis' tables, one value per run, and the score before training."""
     found = [_curve(function, run).summary() for run in runs]
     names = ("start", "first_mean", "first_var", "last_mean", "last_var", "best")
     return {name: [float(getattr(summary, name)) for summary in found] for name in names}

@@ -24,13 +24,13 @@ Formula = Callable[[Array, ModuleType], Array]
 
 @dataclass(frozen=True)
 class Function:
-    """A formula, where it is asked for and where it is smallest."""
+    """A formula with its domain and its minima."""
 
     formula: Formula
     domain: tuple[tuple[float, float], ...]  # of each coordinate; one pair stands for all
     minima: tuple[tuple[float, ...], ...]  # one number stands for all coordinates
-    value: float = 0.0  # at the minima, for one coordinate if `adds_up`
-    dims: int | None = None  # the only number of coordinates that it has
+    value: float = 0.0  # at the minima; for one coordinate if `adds_up`
+    dims: int | None = None  # the only allowed number of coordinates
     fewest: int = 1
     adds_up: bool = False  # the smallest value grows with the number of coordinates
 
@@ -55,7 +55,7 @@ def _sphere(x: Array, xp: ModuleType) -> Array:
 
 def _ackley(x: Array, xp: ModuleType) -> Array:
     square = xp.mean(x * x, -1)
-    apart = square > 0  # the root has no derivative at 0, the tip of the cone: there we say 0, never NaN
+    apart = square > 0  # the root has no derivative at 0, the tip of the cone: use 0 there instead of NaN
     distance = xp.where(apart, xp.sqrt(xp.where(apart, square, 1.0)), 0.0)
     return 20.0 + e - 20.0 * xp.exp(-0.2 * distance) - xp.exp(xp.mean(xp.cos(2.0 * pi * x), -1))
 
@@ -83,7 +83,7 @@ def _levy(x: Array, xp: ModuleType) -> Array:
 
 def _schwefel(x: Array, xp: ModuleType) -> Array:
     size = xp.abs(x)
-    root = xp.sqrt(xp.where(size > 0, size, 1.0))  # at 0 the product is 0 and smooth enough; its root is not
+    root = xp.sqrt(xp.where(size > 0, size, 1.0))  # at 0 the product is smooth enough, but its root is not
     return xp.sum(418.98288727243378 - x * xp.sin(xp.where(size > 0, root, 0.0)), -1)
 
 
@@ -142,7 +142,7 @@ FUNCTIONS: dict[str, Function] = {
 
 @dataclass(frozen=True)
 class Coordinates:
-    """A function of named coordinates x1, x2, ... whose knobs are moved by `offset`. Hashable, and may be sent away."""
+    """A function of named coordinates x1, x2, ... moved by `offset`. Hashable, and can be pickled."""
 
     function: str
     offset: tuple[float, ...]  # in own units, one a coordinate
@@ -166,14 +166,14 @@ def make(name: str, dims: int = 2, free: int = 1, shift: float = 0.0) -> Problem
         name: of `FUNCTIONS`.
         dims: the number of coordinates x1, x2, ...
         free: how many of them are knobs, the first ones; the rest are conditions. `dims` leaves no condition.
-        shift: moves the minimum so far along each knob, where -1 and 1 are the ends of its box.
+        shift: how far the minimum is moved along each knob, where -1 and 1 are the ends of its box.
     """
     if name not in FUNCTIONS:
         known = f" There are: {', '.join(FUNCTIONS)}."
         raise BadInput(f"unknown function {name!r}.{nearest(name, FUNCTIONS) or known}")
     function = FUNCTIONS[name]
     if function.dims is not None and dims != function.dims:
-        raise BadInput(f"--dims {dims}: {name} has {function.dims} coordinates and no other number of them")
+        raise BadInput(f"--dims {dims}: {name} has exactly {function.dims} coordinates")
     if dims < function.fewest:
         raise BadInput(f"--dims {dims}: {name} needs at least {function.fewest}")
     if not 1 <= free <= dims:
@@ -197,9 +197,9 @@ def published_normalisation(x: Array, low: float, high: float) -> Array:
     """The thesis' map from [-1, 1] to a symmetric domain: `x (b - a) / 2`, the same as Shoal's.
 
     The thesis also prints a general form, `x (b - a) / 2 + (b + 3a) / 2`. On [-1, 1] it does not reach [a, b]: a symmetric
-    domain [-b, b] would become [-2b, 0], against the simplified form on the same page. It is taken for a slip
-    (`(a + b) / 2` was meant), so a domain that is not symmetric is refused here.
+    domain [-b, b] would become [-2b, 0], contrary to the simplified form on the same page. It is taken for a misprint of
+    `(a + b) / 2`, so a domain that is not symmetric is refused here.
     """
     if low != -high:
-        raise BadInput(f"({low:g}, {high:g}): the published normalisation holds for symmetric domains [-a, a] alone")
+        raise BadInput(f"({low:g}, {high:g}): the published normalisation holds only for symmetric domains [-a, a]")
     return x * ((high - low) / 2.0)

@@ -1,13 +1,13 @@
-"""How a run's laws are judged: one is chosen, the curve is scored, the kept law is reported. Each on conditions of its own.
+"""Judging a run's laws: choosing one, scoring the curve, reporting the kept law, each on conditions of its own.
 
-| conditions | what they are | what they decide |
+| conditions | definition | purpose |
 | --- | --- | --- |
 | training | drawn by the sampler, in single precision | the weights |
 | choosing | the first points of an even sequence | which of a run's laws is kept |
-| reporting | the next points of the same sequence | nothing: the regret of the kept law |
-| scoring | -1, -0.9, ... 1, as the thesis has it | nothing: the curve of the published tables |
+| reporting | the next points of the same sequence | the regret of the kept law; they decide nothing |
+| scoring | -1, -0.9, ... 1, as in the thesis | the curve of the published tables; they decide nothing |
 
-The sequence is irrational, so that no grid and no draw in single precision holds one of its points.
+The sequence is irrational, so no grid and no draw in single precision contains any of its points.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from shoal.optimize.law import Law
 from shoal.optimize.problem import Problem
 from shoal.optimize.truth import Scores, mse, msle, refined
 
-EVERY = 10  # training steps between two looks at the law, as the thesis has it
+EVERY = 10  # training steps between two looks at the law, as in the thesis
 CHOOSING = 32  # conditions
 REPORTING = 32
-REPORTING_ONE_BY_ONE = 16  # where each searched optimum takes hundreds of calls
+REPORTING_ONE_BY_ONE = 16  # for kind python, since each searched optimum takes hundreds of calls
 KEEP = ("best", "last")
 
 
 def spread(sides: int, first: int, count: int) -> np.ndarray:
     """Points first, first + 1, ... of an endless even sequence from -1 to 1: [count, sides].
 
-    Roberts 2018: multiples of 1/g, 1/g^2, ... modulo 1, where g^(sides + 1) = g + 1. Any run of them covers the box.
+    Roberts 2018: multiples of 1/g, 1/g^2, ... modulo 1, where g^(sides + 1) = g + 1. Any stretch of them covers the box.
     """
     g = 2.0
     for _ in range(64):
@@ -48,13 +48,13 @@ def choosing_conditions(problem: Problem) -> np.ndarray:
 
 
 def reporting_conditions(problem: Problem) -> np.ndarray:
-    """[R, n_conditions] on which the kept law is reported; none of them chooses or trains."""
+    """[R, n_conditions] on which the kept law is reported; none of them is used to choose or to train."""
     n = REPORTING if problem.kind != "python" else REPORTING_ONE_BY_ONE
     return spread(problem.n_conditions, CHOOSING + 1, n if problem.n_conditions else 1)
 
 
 def choosing_evaluations(problem: Problem, steps: int) -> int:
-    """The most evaluations of f that choosing among the laws of `steps` updates takes."""
+    """The largest number of evaluations of f for choosing among the laws of `steps` updates."""
     candidates = steps // EVERY + (steps % EVERY > 0)
     return candidates * len(choosing_conditions(problem)) if candidates > 1 else 0
 
@@ -64,7 +64,7 @@ class Judge(Protocol):
 
 
 class Watch:
-    """A callback: shows the law to the judges after every ten updates."""
+    """A callback that shows the law to the judges after every ten updates."""
 
     def __init__(self, law_of: Callable[[Any], Law], *judges: Judge) -> None:
         self._law_of, self._judges = law_of, judges
@@ -82,9 +82,9 @@ class Watch:
 
 
 class Chooser:
-    """Keeps the law with the lowest mean of f over the choosing conditions; among equals the latest.
+    """Keeps the law with the lowest mean of f over the choosing conditions; among equals, the latest.
 
-    A law where f fails more often is worse, whatever its mean. Evaluates nothing as long as there is a single law.
+    A law at whose answers f fails more often is worse, whatever its mean. Evaluates nothing while there is only one law.
     """
 
     def __init__(self, problem: Problem) -> None:
@@ -104,7 +104,7 @@ class Chooser:
             self._kept, self._cost = (law, step), cost
 
     def kept(self) -> tuple[Law, int]:
-        """The law and its training step. There must have been one."""
+        """The kept law and its training step. At least one law must have been judged."""
         assert self._kept is not None
         return self._kept
 
@@ -116,7 +116,7 @@ class Chooser:
 
 
 class Scorer:
-    """The published curve: how far f at the law's answers is from searched optima, over the grid of conditions."""
+    """The published curve: the distance of f at the law's answers from searched optima, over the grid of conditions."""
 
     def __init__(self, problem: Problem) -> None:
         self._problem = problem

@@ -1,7 +1,7 @@
-"""How a function is called: one point at a time (python), a batch of arrays (numpy), or traced and compiled (jax).
+"""Ways to call a function: one point at a time (python), on arrays (numpy), or traced and compiled (jax).
 
-`choose` finds out which, by comparing what tracing and arrays give with plain calls at a few points. A function that draws
-random numbers would keep the first ones for ever when traced, so a difference rules tracing out.
+`choose` picks one by comparing tracing and arrays with plain calls at a few points. A function that draws random numbers
+would repeat the first ones for ever when traced, so a difference rules tracing out.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from shoal.core.errors import BadInput
 from shoal.core.trajectory import Array
 
 KINDS = ("auto", "jax", "numpy", "python")
-# A Python number that took longer was computed by Python code, which tracing or arrays would run once instead of each time.
+# A Python number that took longer came from Python code, which tracing or arrays would run once instead of each time.
 _SLOW_S = 1e-3
-_PATIENCE_S = 0.5  # for plain calls when looking at a function
+_PATIENCE_S = 0.5  # for plain calls when probing a function
 _PROBES = 8
 _ENOUGH = 3
 
 Function = Callable[..., Any]
-Row = Mapping[str, Any]  # one value a name
-Table = Mapping[str, Array]  # [N] a name
+Row = Mapping[str, Any]  # {name: value}
+Table = Mapping[str, Array]  # {name: [N]}
 
 
 class Failed(NamedTuple):
@@ -41,7 +41,7 @@ def check_arity(f: Function, names: Sequence[str], who: str) -> None:
     """Refuse an f that cannot be called with exactly these keyword arguments, naming the first that does not fit."""
     try:
         signature = inspect.signature(f)
-    except (TypeError, ValueError):  # a builtin does not tell: its first call will
+    except (TypeError, ValueError):  # a builtin has no signature: its first call will tell
         return
     taken = signature.parameters.values()
     takes_any = any(p.kind is p.VAR_KEYWORD for p in taken)
@@ -56,12 +56,12 @@ def check_arity(f: Function, names: Sequence[str], who: str) -> None:
 
 
 def call_one(f: Function, row: Row, who: str) -> float | Failed:
-    """One plain call. An exception, NaN or infinity is a `Failed`; what is not a number is the caller's mistake."""
+    """One plain call. An exception, NaN or infinity gives `Failed`; a result that is not a number raises `BadInput`."""
     return _plain(f, row, who)[0]
 
 
 def _plain(f: Function, row: Row, who: str) -> tuple[float | Failed, type]:
-    """What a call gave, as a number, and the type that it had before."""
+    """The result of a call as a number, and its original type."""
     try:
         with np.errstate(all="ignore"):
             got = f(**row)
@@ -88,7 +88,7 @@ def _shown(got: Any) -> str:
 
 
 def call_batch(f: Function, table: Table, size: int, who: str) -> np.ndarray:
-    """One call on arrays [N] to values [N]; what f raises is passed on, another shape is refused."""
+    """Values [N] by one call on arrays [N]. Passes on exceptions of f; raises `BadInput` for another shape."""
     with np.errstate(all="ignore"):
         got = np.asarray(f(**table))
     if got.shape != (size,):
@@ -99,7 +99,7 @@ def call_batch(f: Function, table: Table, size: int, who: str) -> np.ndarray:
 
 
 def call_rows(f: Function, rows: Sequence[Row], who: str) -> tuple[np.ndarray, str | None]:
-    """Values [N] by plain calls, NaN where f failed, and why the last of those did."""
+    """Values [N] by plain calls, NaN where f failed, and the reason of the last failure."""
     values, reason = np.full(len(rows), np.nan), None
     for i, row in enumerate(rows):
         value = call_one(f, row, who)
@@ -113,7 +113,7 @@ def call_rows(f: Function, rows: Sequence[Row], who: str) -> tuple[np.ndarray, s
 def call_arrays(f: Function, table: Table, rows: Sequence[Row], who: str) -> tuple[np.ndarray, str | None, bool]:
     """As `call_rows`, in one call on arrays. If that raises, one by one: a bad row must not cost the others.
 
-    Also tells whether it raised.
+    The third result says whether it raised.
     """
     try:
         values = call_batch(f, table, len(rows), who)
@@ -139,12 +139,12 @@ def trace(f: Function, table: Table) -> Array:
 
 
 def choose(f: Function, rows: Callable[[int], list[Row]], table: Callable[[list[Row]], Table | None], who: str) -> str:
-    """`jax`, `numpy` or `python`: the fastest way of calling f that gives what plain calls give.
+    """`jax`, `numpy` or `python`: the fastest way to call f with the same results as plain calls.
 
     Args:
         f: called by keyword.
-        rows: n random points, each as what a plain call gets.
-        table: the same points as arrays; None when JAX cannot carry them.
+        rows: gives n random points, each as the arguments of a plain call.
+        table: the same points as arrays; None if JAX cannot hold them.
         who: f's name, for errors.
     """
     seen: list[tuple[Row, float]] = []
@@ -180,6 +180,6 @@ def traced_values(f: Function, table: Table) -> np.ndarray:
 def _agrees(values: np.ndarray, other: Callable[[], np.ndarray]) -> bool:
     try:
         got = other()
-    except Exception:  # whatever f does with arrays or tracers, it is not made for them: plain calls remain
+    except Exception:  # f may raise anything on arrays or tracers: then it needs plain calls
         return False
     return bool(np.allclose(got, values, rtol=1e-4, atol=1e-6 * float(np.max(np.abs(values)))))

@@ -1,4 +1,4 @@
-"""A tuning law: conditions in, minimiser out, in microseconds. NumPy alone, so that it loads quickly and travels light."""
+"""A tuning law: conditions in, minimiser out, in microseconds. Uses only NumPy, so that it loads quickly."""
 
 from __future__ import annotations
 
@@ -18,14 +18,12 @@ from shoal.run.policy import load_policy, save_policy
 
 log = logging.getLogger("shoal")
 FORMAT = "tuning law 1"
-ONE_THREAD = (
-    1 << 18
-)  # multiplications up to which OpenBLAS wakes no second thread: waiting for it would cost ten times more
+ONE_THREAD = 1 << 18  # multiplications up to which OpenBLAS wakes no second thread, which would cost ten times more
 
 
 @dataclass(frozen=True)
 class Weights:
-    """The acting half of a feed-forward net: dense layers, the head, and how observations are normalised."""
+    """The acting half of a feed-forward net: dense layers, the head, and the normalisation of observations."""
 
     layers: tuple[tuple[np.ndarray, np.ndarray], ...]
     head: tuple[np.ndarray, np.ndarray]
@@ -43,7 +41,7 @@ class Weights:
         return cls(layers, head, activation, arrays.get("obs_mean"), arrays.get("obs_scale"))
 
     def __call__(self, points: np.ndarray) -> np.ndarray:
-        """[N, width] to what the head gives [N, P]."""
+        """[N, width] to the head's output [N, P]."""
         rows = max(1, ONE_THREAD // max(w.size for w, _ in (*self.layers, self.head)))
         if len(points) <= rows:
             return self._forward(points)
@@ -61,7 +59,7 @@ class Weights:
 
 
 class Regret(NamedTuple):
-    """f at the law's answers above f at searched optima."""
+    """Excess of f at the law's answers over f at searched optima."""
 
     mean: float
     ci: tuple[float, float] | None  # 95 %, of the mean
@@ -100,11 +98,11 @@ class Law:
         return self.points(self.problem.join(self.problem.mid(), conditions))
 
     def regret(self, n: int = 256, seed: int = 0) -> Regret:
-        """Against a searched optimum at n random conditions, which neither trained nor chose the law."""
+        """Regret against a searched optimum at n random conditions, which were used neither to train nor to choose the law."""
         return self.regret_at(self.problem.sample_conditions(np.random.default_rng(seed), n), seed)
 
     def regret_at(self, conditions: np.ndarray, seed: int = 0) -> Regret:
-        """Against a searched optimum at these conditions [N, n_conditions], from -1 to 1."""
+        """Regret against a searched optimum at these conditions [N, n_conditions], from -1 to 1."""
         from shoal.optimize.truth import refined
 
         self._needs_f()
@@ -131,7 +129,7 @@ class Law:
         self._check(conditions)
         point = self.points(self.problem.normalise(**conditions)[None])[0]
         columns = self._real_columns()
-        if not columns:  # nothing to polish between choices
+        if not columns:  # no real knob to polish
             return self(**conditions)
 
         def value(x: np.ndarray) -> float:
@@ -140,17 +138,17 @@ class Law:
             got = float(self.problem.evaluate(trial[None])[0])
             return got if np.isfinite(got) else 1e30
 
-        # A small simplex: the law's answer is near, and the optimiser's own first steps would leave it.
+        # A small simplex, because the law's answer is near the optimum and the optimiser's own first steps would leave it.
         inward = np.where(point[columns] > 0, -0.05, 0.05)
         simplex = np.vstack([point[columns], point[columns] + np.diag(inward)])
         limits: Any = {"maxfev": budget, "initial_simplex": simplex}
         found = minimize(value, point[columns], method="Nelder-Mead", options=limits)
-        point[columns] = np.clip(found.x, -1.0, 1.0)  # the best that was seen, and the law's own answer was the first
+        point[columns] = np.clip(found.x, -1.0, 1.0)  # the best point seen; the law's own answer was the first
         values = self.problem.denormalise(point)
         return {axis.name: values[axis.name] for axis in self.problem.knobs}
 
     def save(self, path: str | Path) -> None:
-        """One safetensors file with its own description; nothing in it is executed when it is read."""
+        """Write one safetensors file with its own description; reading it executes nothing."""
         w = self.weights
         arrays = {f"layer{i}/{n}": a for i, pair in enumerate(w.layers) for n, a in zip("wb", pair, strict=True)}
         arrays |= {"head/w": w.head[0], "head/b": w.head[1]}
@@ -159,7 +157,7 @@ class Law:
         save_policy(path, arrays, {**self.meta, "format": FORMAT, "problem": self.problem.describe()})
 
     def export(self, path: str | Path) -> Path:
-        """A Python file that needs NumPy alone and answers as this law does: for a device without Shoal."""
+        """Write a Python file that needs only NumPy and answers as this law does, for a device without Shoal."""
         path = Path(path)
         path.write_text(_exported(self))
         return path.absolute()
@@ -184,7 +182,7 @@ class Law:
         return found
 
     def _columns_of_head(self) -> list[int]:
-        """For each knob, the first column of the head's output that speaks of it: its mean, or its first logit."""
+        """For each knob, its first column in the head's output: its mean, or its first logit."""
         found: list[int] = []
         at = 0
         for part in self._parts:
@@ -198,7 +196,7 @@ class Law:
         return found
 
     def _mode(self, out: np.ndarray) -> np.ndarray:
-        """The distribution's most likely action, of what the head gives."""
+        """The most likely action of the distribution that the head's output describes."""
         columns, at = [], 0
         for part in self._parts:
             if isinstance(part, Continuous):
@@ -218,7 +216,7 @@ class Law:
 
 
 def load(path: str | Path, problem: Any = None) -> Law:
-    """A saved law. With `problem`, f can be evaluated again; `BadInput` when the file is of another problem."""
+    """Load a saved law. With `problem`, f can be evaluated again; raises `BadInput` if the file is of another problem."""
     from shoal.optimize.problem import Problem
 
     arrays, meta = load_policy(path)
@@ -248,7 +246,7 @@ def load(path: str | Path, problem: Any = None) -> Law:
 
 
 def _interval(gap: np.ndarray, seed: int) -> tuple[float, float] | None:
-    """95 % of the mean, by resampling; None for a single value."""
+    """95 % interval of the mean, by resampling; None for a single value."""
     if len(gap) < 2:
         return None
     picks = np.random.default_rng(seed).integers(len(gap), size=(2000, len(gap)))
@@ -257,12 +255,12 @@ def _interval(gap: np.ndarray, seed: int) -> tuple[float, float] | None:
 
 
 def _absent(**values: Any) -> float:
-    """Stands for the function of a law that was loaded without it."""
+    """Placeholder for the function of a law that was loaded without it."""
     return float("nan")
 
 
 def _written(told: Any) -> Any:
-    """A knob as it was written, from how a problem describes it."""
+    """A knob as the user wrote it, from the problem's description."""
     if isinstance(told, Mapping):
         return range(*told["range"]) if "range" in told else list(told["choice"])
     return tuple(told)
@@ -295,7 +293,7 @@ def _exported(law: Law) -> str:
 
 
 def _knob(axis: Any, at: int) -> tuple[Any, ...]:
-    """(name, kind, where the head speaks of it, bounds or values)."""
+    """(name, kind, first column in the head's output, bounds or values)."""
     if isinstance(axis, axes.Real):
         return (axis.name, "real", at, (axis.low, axis.high))
     among = [value.item() if isinstance(value, np.generic) else value for value in axis.among]
@@ -305,7 +303,7 @@ def _knob(axis: Any, at: int) -> tuple[Any, ...]:
     return (axis.name, "whole" if isinstance(axis, axes.Whole) else "choice", at, among)
 
 
-_TEMPLATE = '''"""The tuning law of {name!r}: `law(**conditions)` gives the knobs. Needs NumPy alone."""
+_TEMPLATE = '''"""The tuning law of {name!r}: `law(**conditions)` gives the knobs. Needs only NumPy."""
 import base64
 
 import numpy as np
@@ -328,7 +326,7 @@ def _net(x):
 
 
 def _step(point):
-    """The knobs' columns for one point, and what they stand for."""
+    """The knobs' columns for one point, and the values they stand for."""
     out, columns, values = _net(point), [], {{}}
     for name, kind, at, among in KNOBS:
         if kind == "real":

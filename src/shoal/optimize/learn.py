@@ -33,17 +33,17 @@ from shoal.optimize.problem import Problem
 from shoal.optimize.truth import Scores
 from shoal.run.folder import RunFolder
 
-EPISODES = 30  # of an update, unless the user says otherwise
-PROBES = 64  # evaluations that may fail, one after another, before f is refused
-MEMORY = 0.8  # share of the averaged weights that stays at each look: the last fifty updates count most
-HOPELESS = 10  # updates without one finished episode after which training gives up
+EPISODES = 30  # of an update, by default
+PROBES = 64  # consecutive evaluations that may fail before f is refused
+MEMORY = 0.8  # share of the averaged weights kept at each look: the last fifty updates count most
+HOPELESS = 10  # updates without a finished episode after which training gives up
 
-# A law must be exact, not only good: the learning rate falls to nothing, and the policy's spread depends on the state. An
-# action is absolute, so what follows does not depend on it: gamma is 0, or the later steps' noise would be blamed on it.
+# A law must be exact, not only good: the learning rate falls to 1 %, and the policy's spread depends on the state. Actions
+# are absolute, so later steps do not depend on them: with gamma above 0, the later steps' noise would be credited to them.
 DEFAULTS: dict[str, dict[str, Any]] = {
     "reinforce": {
         "gamma": 0.0,
-        # The bonus keeps the policy wide until its mean is right: a narrow one stays in whichever valley it is in.
+        # The bonus keeps the policy wide until its mean is right: a narrow policy stays in its current valley.
         "entropy": 0.1,
         "final_entropy": 0.0,
         "final_rate": 0.01,
@@ -64,7 +64,7 @@ NET = {"hidden": [32, 32], "activation": "tanh", "state_scale": True, "bounded":
 
 @dataclass
 class Learnt:
-    """A law, how it came about, and what it cost."""
+    """A law with its learning curves and its cost."""
 
     law: Law
     mse: Scores
@@ -95,15 +95,15 @@ def learn(
 ) -> Learnt:
     """Train for `steps` updates of `episodes` episodes, shared out among the drivers.
 
-    `fused` where f can be traced, else `processes`; `episodes` is 30, or the next multiple of the drivers; `settings` are
-    more of `shoal train`'s, such as `algo.learning_rate`. `keep` says which law is kept: the best on the choosing
-    conditions (`judge`), or the last. `score` asks for the published curve and for the regret on the reporting conditions,
-    which take evaluations of their own. With `budget` in place of `steps`, as many updates are made as fit into it together
-    with trying f out and choosing.
+    `runtime` defaults to `fused` if f can be traced, else `processes`. `episodes` defaults to 30, or the next multiple of the
+    drivers. `settings` are further settings of `shoal train`, such as `algo.learning_rate`. `keep` selects the law to keep:
+    the best on the choosing conditions (`judge`), or the last. `score` adds the published curve and the regret on the
+    reporting conditions, which take evaluations of their own. With `budget` instead of `steps`, training makes as many
+    updates as fit into it together with trying f out and choosing.
 
     Raises:
-        BadInput: what was asked for cannot be done, or f failed wherever it was tried.
-        RunFailed: no episode of the first updates came to its end.
+        BadInput: the request cannot be met, or f failed at every point that was tried.
+        RunFailed: no episode of the first updates finished.
     """
     began = time.monotonic() if started_at is None else started_at
     chosen = runtime or ("fused" if problem.traceable else "processes")
@@ -128,7 +128,7 @@ def learn(
             "algo": {"name": algo, **DEFAULTS[algo], "learning_rate": _rate(steps), "unroll": time_steps},
             "net": NET,
             "runtime": chosen,
-            # Without overlap: a narrow policy cannot learn from the actions of another one, and a law's becomes narrow.
+            # No overlap: a law's policy becomes narrow, and a narrow policy cannot learn from another one's actions.
             "topology": "sequential" if chosen == "fused" else {"name": "sync", "overlap": False},
             "actors": actors,
             "envs": episodes // actors,
@@ -230,7 +230,7 @@ def learn(
 
 
 def _rate(steps: int) -> float:
-    """A longer run takes smaller steps: it can afford to look longer before it settles on one of several valleys."""
+    """The learning rate. A longer run takes smaller steps, so it explores longer before it settles in a valley."""
     return min(3e-3, 15.0 / steps)
 
 
@@ -239,7 +239,7 @@ def _shared_out(actors: int) -> int:
 
 
 def _try_out(problem: Problem, most: int) -> int:
-    """Refuse an f that fails everywhere before anything starts. How many evaluations that took: one, if it succeeds."""
+    """Refuse an f that fails everywhere, before training starts. Returns the evaluations used: one, if the first succeeds."""
     before = problem.evaluations
     for point in problem.sample(np.random.default_rng(0), most):
         if np.isfinite(problem.evaluate(point[None])).any():
@@ -249,7 +249,7 @@ def _try_out(problem: Problem, most: int) -> int:
 
 @dataclass(frozen=True)
 class Purse:
-    """How a budget of evaluations is spent: probing f's kind, trying f out, training, choosing."""
+    """A budget of evaluations, divided among probing f's kind, trying f out, training and choosing."""
 
     problem: Problem
     budget: int
@@ -270,7 +270,7 @@ class Purse:
         return min(PROBES, 1 + (self._left(tried=1) - self._update) // self._calls)
 
     def steps(self, tried: int) -> int:
-        """The most updates that fit."""
+        """The largest number of updates that fits."""
         left = self._left(tried)
         steps = left // self._update
         while steps > 1 and steps * self._update + self._choosing(steps) > left:
@@ -283,25 +283,25 @@ class Purse:
 
     @property
     def _calls(self) -> int:
-        """Evaluations of one point: an f that raises on arrays is asked again."""
+        """Evaluations of one point: an f that raises on arrays is called again."""
         return 2 if self.problem.kind == "numpy" else 1
 
     def _choosing(self, steps: int) -> int:
         return choosing_evaluations(self.problem, steps) if self.keep == "best" else 0
 
     def _left(self, tried: int) -> int:
-        """After probing and trying. One is kept to ask a failing f why; with arrays, a batch of each role is kept, which is
-        evaluated again when f raises for the first time."""
+        """Evaluations left after probing and trying. One is reserved to find out why f fails. With arrays, one batch for
+        training and one for choosing are reserved too, because they are evaluated again when f raises for the first time."""
         kept = 1 + (self.episodes + CHOOSING if self.problem.kind == "numpy" else 0)
         return self.budget - self.problem.probes - max(tried, self._calls) - kept
 
 
 def _why(problem: Problem) -> str:
-    return problem.last_error or "it returned what is not finite"
+    return problem.last_error or "it returned a value that is not finite"
 
 
 class Finished:
-    """A callback: counts the episodes that came to their end; the others were dropped because f failed."""
+    """A callback that counts finished episodes; the others were dropped because f failed."""
 
     def __init__(self, problem: Problem, episodes: int) -> None:
         self._problem, self._episodes = problem, episodes
@@ -312,13 +312,13 @@ class Finished:
         if not self.count and report.version >= HOPELESS:
             self._problem.evaluate(
                 self._problem.sample(np.random.default_rng(1), 1)
-            )  # the drivers' errors stay with them
+            )  # to get an error message here: the drivers keep theirs
             tried = report.version * self._episodes
             raise RunFailed(f"{self._problem.name} failed in all of {tried} episodes: {_why(self._problem)}")
 
 
 class Laws:
-    """The laws that a training's states stand for."""
+    """Makes laws from a training's states."""
 
     def __init__(self, plan: Plan, problem: Problem, time_steps: int) -> None:
         self._algorithm, self._net = make_algorithm(plan), plan.net
@@ -327,11 +327,11 @@ class Laws:
         self._weight = 0.0
 
     def of(self, state: Any) -> Law:
-        """By the weights of this state alone."""
+        """The law with the weights of this state alone."""
         return self._law(named_leaves(self._algorithm.actor_state(state)))
 
     def averaged(self, state: Any) -> Law:
-        """By a running mean of the weights of all states that were given here: steadier than any of them.
+        """The law with a running mean of the weights of all states given here.
 
         Each update jumps with the noise of its few episodes; the mean over the last looks does not (Polyak and Juditsky 1992).
         """
@@ -369,8 +369,8 @@ def learn_to_optimize(
 ) -> Law:
     """A law for `problem`, learnt with at most `budget` evaluations of f, for all purposes together.
 
-    An episode of T steps takes T + 1 evaluations: one at its start, one a step. Finding out how f can be called, trying it
-    out and choosing the law that is kept are paid from the same budget.
+    An episode of T steps takes T + 1 evaluations: one at its start and one per step. Probing how f can be called, trying it
+    out and choosing the kept law count against the same budget.
     """
     learnt = learn(
         problem,

@@ -1,7 +1,8 @@
-"""Optimisation as a Markov decision process: the state is a point, the action its next knobs, the reward how much f fell.
+"""Optimisation as a Markov decision process.
 
-State: a normalised point, knobs then conditions. Action: the next point's knobs, absolute; conditions stay. Reward f(s) - f(s').
-An episode ends, terminated, after T steps. Two forms: pure functions for a traceable f, a batch for any other.
+The state is a normalised point, knobs then conditions. The action is the next point's knobs, absolute; the conditions stay.
+The reward is f(s) - f(s'). An episode terminates after T steps. There are two forms: pure functions for a traceable f, a
+batch for any other.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from shoal.optimize.samplers.cube import Cube
 
 
 class Place(NamedTuple):
-    """Where an episode stands."""
+    """The state of an episode."""
 
     point: Array  # [width]
     value: Array  # [] f at the point
@@ -66,10 +67,10 @@ class TuningEnv:
 
 
 class TuningBatch:
-    """The process for an f that is called from Python, as an `EnvBatch`. An evaluation that fails drops its episode.
+    """The process for an f that is called from Python, as an `EnvBatch`. A failed evaluation drops its episode.
 
-    An unroll of T steps evaluates f T + 1 times for each episode, whatever fails: after a failure another episode begins
-    at a point whose value is known.
+    An unroll of T steps evaluates f T + 1 times for each environment, even after failures: after a failure another episode
+    begins at a point whose value is known.
     """
 
     def __init__(self, problem: Problem, time_steps: int, size: int, seed: int, actor: int) -> None:
@@ -103,7 +104,7 @@ class TuningBatch:
             self._tell(int((lost & ~begins).sum()))
         with np.errstate(invalid="ignore"):
             reward = np.where(begins | lost, 0.0, self._values - values).astype(np.float32)
-        # Another episode begins there: where the failed one was going, or else where it came from.
+        # The next episode begins where the failed one was going if f is known there, or else where it came from.
         back = lost & ~np.isfinite(values)
         points[back], values[back] = self._points[back], self._values[back]
         self._points, self._values = points, values
@@ -119,7 +120,7 @@ class TuningBatch:
         return self._points[index]
 
     def snapshot(self) -> dict[str, np.ndarray]:
-        """Fresh unrolls begin anew, so between two of them there is nothing to remember but the generator."""
+        """The generator and the points; fresh unrolls begin with a reset, so no other state lasts between two of them."""
         state = self._rng.bit_generator.state["state"]
         words = [state["state"] >> 64, state["state"] % 2**64, state["inc"] >> 64, state["inc"] % 2**64]
         return {"points": self._points.copy(), "random": np.array(words, np.uint64)}
@@ -135,10 +136,10 @@ class TuningBatch:
         return None
 
     def _tell(self, lost: int) -> None:
-        """Say so at the first lost episode and whenever their number has doubled: f may fail often."""
+        """Report a fault at the first lost episode and whenever their number has doubled: f may fail often."""
         before, self._lost = self._lost, self._lost + lost
         if before.bit_length() != self._lost.bit_length():
-            why = self._problem.last_error or "it returned what is not finite"
+            why = self._problem.last_error or "it returned a value that is not finite"
             self.faults.append(("f_failed", f"{self.spec.name}: {self._lost} episodes dropped so far: {why}"))
 
     def _random(self, n: int) -> np.ndarray:
@@ -148,7 +149,7 @@ class TuningBatch:
 
 @dataclass(frozen=True)
 class ProblemSource:
-    """A problem where a run expects environments (`envs.source.Source`)."""
+    """A problem as a source of environments (`envs.source.Source`)."""
 
     problem: Problem
     time_steps: int
@@ -196,5 +197,5 @@ def env_spec(problem: Problem) -> EnvSpec:
 
 
 def cube_of(problem: Problem) -> Cube:
-    """One side a knob, then one a condition."""
+    """One side per knob, then one per condition."""
     return Cube(tuple(axis.width for axis in problem.axes), problem.n_conditions)

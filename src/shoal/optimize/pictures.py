@@ -1,4 +1,4 @@
-"""Arrays for the pictures of a problem, in the user's own units. `observe.landscape` draws them."""
+"""Arrays for a problem's figures, in the user's own units. `observe.landscape` draws them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from shoal.optimize.truth import optimum
 
 
 class Surface(NamedTuple):
-    """f over two of its axes, the others held."""
+    """f over two of its axes, the others fixed."""
 
     names: tuple[str, str]
     x: np.ndarray  # [S]
@@ -23,7 +23,7 @@ class Surface(NamedTuple):
 
 
 class Answers(NamedTuple):
-    """A knob over a condition: what the law answers and what the best answer is."""
+    """A knob over a condition: the law's answer and the best one."""
 
     knob: str
     condition: str
@@ -37,7 +37,7 @@ class Answers(NamedTuple):
 def surface(problem: Problem, x: str | None = None, y: str | None = None, side: int = 101, **held: Any) -> Surface:
     """f on a grid over two real axes: the first knob and the first condition (or second knob) unless named.
 
-    Other knobs and conditions have the values in `held`, or stand in the middle of their box.
+    Other knobs and conditions take the values in `held`, or the middle of their box.
     """
     real = [axis for axis in problem.axes if isinstance(axis, Real)]
     conditions = [axis for axis in real if axis in problem.conditions]

@@ -1,7 +1,7 @@
 """A function with knobs to choose and conditions that are given.
 
-A point is a row of numbers: the columns of each knob (`axes`), then one column from -1 to 1 for each condition. Actions hold
-one column a knob. Laws, samplers and baselines speak in points; only f sees the knobs' own units.
+A point is a row of numbers: the columns of each knob (`axes`), then one column from -1 to 1 for each condition. Actions have
+one column per knob. Laws, samplers and baselines use points; only f sees the knobs' own units.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from shoal.optimize import kinds
 from shoal.optimize.axes import Axis, Choice, Real, knob, module_of, real
 
 ROBUST = ("mean", "worst")
-GRID = 441  # conditions of a score at most: 21 x 21
+GRID = 441  # conditions of a score, at most: 21 x 21
 
 
 class Problem:
@@ -34,13 +34,13 @@ class Problem:
 
     Args:
         f: called with keyword arguments by knob and condition name, returns one number, smaller is better; or a list of
-            such functions (devices), of which one answer must suit all.
-        knobs: what is chosen: `(low, high)`, `range(...)` or a list of values, by name.
-        conditions: what is given: `(low, high)` by name; none at all is plain optimisation.
-        kind: how f may be called: `jax`, `numpy`, `python`, or `auto` to find out by a few calls.
+            such functions (devices), for which one answer must suit all.
+        knobs: the inputs to choose: `(low, high)`, `range(...)` or a list of values, by name.
+        conditions: the inputs that are given: `(low, high)` by name; none at all is plain optimisation.
+        kind: how f can be called: `jax`, `numpy`, `python`, or `auto` to find out by a few calls.
         noisy: f gives another value each time; it is then never traced.
-        robust: what counts over several devices, `mean` or `worst`.
-        name: how the problem is called in reports; f's own name by default.
+        robust: how several devices are combined, `mean` or `worst`.
+        name: the problem's name in reports; f's own name by default.
 
     Raises:
         BadInput: bounds reversed or infinite, a name twice, or an f of another arity or shape.
@@ -77,7 +77,7 @@ class Problem:
             kinds.check_arity(device, self.names, self.name)
         self._forget()
         self.kind = self._settle(kind)
-        self.probes = self.evaluations  # points that it took to find out
+        self.probes = self.evaluations  # evaluations used to find the kind
 
     # What it looks like
 
@@ -99,7 +99,7 @@ class Problem:
 
     @property
     def knob_width(self) -> int:
-        """The columns of a point that an action decides."""
+        """The number of columns of a point that an action sets."""
         return sum(axis.width for axis in self.knobs)
 
     @property
@@ -112,7 +112,7 @@ class Problem:
 
     @property
     def parts(self) -> tuple[ActionPart, ...]:
-        """Neighbours of a sort share a part. Continuous entries keep normalised bounds: the point is normalised too."""
+        """The parts of an action; neighbouring knobs of the same sort share one. Bounds are normalised, as points are."""
         parts: list[ActionPart] = []
         for is_real, group in groupby(self.knobs, key=lambda axis: isinstance(axis, Real)):
             same = list(group)
@@ -123,7 +123,7 @@ class Problem:
         return tuple(parts)
 
     def action_spec(self) -> ActionSpec:
-        """Actions are [N, n_knobs]: one column a knob, in order."""
+        """The spec of actions [N, n_knobs]: one column per knob, in order."""
         return ActionSpec(self.parts)
 
     def describe(self) -> dict[str, Any]:
@@ -145,7 +145,7 @@ class Problem:
     # Between points, actions and values
 
     def denormalise(self, points: Array) -> dict[str, Any]:
-        """{name: values [N]} of points [N, width], knobs held in their bounds; a single point [width] gives plain values."""
+        """{name: values [N]} of points [N, width], knobs clipped to their bounds; a single point [width] gives plain values."""
         points = np.asarray(points, np.float64)
         self._check_width(points)
         found: dict[str, Any] = {}
@@ -159,9 +159,9 @@ class Problem:
         return found
 
     def normalise(self, **values: Any) -> np.ndarray:
-        """The point [width] of these values, or points [..., width] where some are arrays.
+        """The point [width] of these values, or points [..., width] if some are arrays.
 
-        Knobs that are left out stand in the middle of their box; a condition must be given.
+        Knobs that are left out take the middle of their box; every condition must be given.
         """
         self._check_names(values, self.names)
         columns = []
@@ -176,7 +176,7 @@ class Problem:
         return np.concatenate([np.broadcast_to(c, (*shape, c.shape[-1])) for c in columns], -1)
 
     def from_action(self, points: Array, action: Array) -> Array:
-        """Points [..., width] whose knobs are what the action [..., n_knobs] says; conditions stay. Traceable."""
+        """Points [..., width] with the knobs of the action [..., n_knobs] and unchanged conditions. Traceable."""
         xp = module_of(action) if isinstance(action, jax.Array) else module_of(points)
         action = xp.asarray(action)
         columns = [axis.columns(action[..., i]).astype(points.dtype) for i, axis in enumerate(self.knobs)]
@@ -192,7 +192,7 @@ class Problem:
     # Where points come from
 
     def mid(self) -> np.ndarray:
-        """The knobs' columns [knob_width] in the middle of their box; of a choice the middle value."""
+        """The knobs' columns [knob_width] in the middle of their box; for a choice, the middle value."""
         return np.concatenate([axis.middle() for axis in self.knobs])
 
     def join(self, knobs: Array, conditions: Array) -> np.ndarray:
@@ -215,9 +215,9 @@ class Problem:
         return np.concatenate([self.sample_knobs(rng, n), self.sample_conditions(rng, n)], -1)
 
     def condition_grid(self, most: int = GRID) -> np.ndarray:
-        """[C, n_conditions]: -1, -0.9, ... 1 along each condition, coarser where that is more than `most` points.
+        """[C, n_conditions]: -1, -0.9, ... 1 along each condition, coarser if that is more than `most` points.
 
-        Where fewer than three along each would fit, a fixed Latin hypercube of `most` points; [1, 0] without conditions.
+        If fewer than three along each would fit, a fixed Latin hypercube of `most` points; [1, 0] without conditions.
         """
         n = self.n_conditions
         if n == 0:
@@ -235,7 +235,7 @@ class Problem:
         return np.asarray(self._over_devices(self.evaluate_each(points), np))
 
     def evaluate_each(self, points: Array) -> np.ndarray:
-        """Values [devices, N], in the precision of the points when f is traced; NaN where f raised or was not finite."""
+        """Values [devices, N], in the points' precision if f is traced; NaN where f raised or was not finite."""
         points = np.asarray(points)
         self._check_width(points)
         if points.ndim != 2:
@@ -255,22 +255,22 @@ class Problem:
 
     @property
     def failures(self) -> int:
-        """Points that failed in `evaluate` here; a copy in another process counts its own."""
+        """Number of points that failed in `evaluate` in this process; a copy in another process counts its own."""
         return sum(self._failed)
 
     @property
     def last_error(self) -> str | None:
-        """Why the last one failed; None when nothing did, or when a compiled f can only say that it was not finite."""
+        """The reason of the last failure; None if there was none, or if f is compiled and gives no reason."""
         return self._reasons[-1] if self._reasons else None
 
     def _evaluate_traced(self, points: np.ndarray) -> np.ndarray:
         double = points.dtype == np.float64
         size = len(points)
-        padded = 1 << max(0, size - 1).bit_length()  # each new size is a compilation
+        padded = 1 << max(0, size - 1).bit_length()  # each new size costs a compilation
         full = np.concatenate([points, np.repeat(points[:1], padded - size, 0)]) if 0 < size < padded else points
         with jax.enable_x64(double):
             values = self._compiled(full if double else full.astype(np.float32))
-            return np.array(values)[:, :size]  # a copy: ours to write
+            return np.array(values)[:, :size]  # a writable copy
 
     def _trace_each(self, points: Array) -> Array:
         if not self.traceable:
@@ -298,13 +298,13 @@ class Problem:
     def _over_devices(self, each: Array, xp: Any) -> Array:
         if len(self.devices) == 1:
             return each[0]
-        return each.mean(0) if self.robust == "mean" else xp.max(each, 0)  # both carry NaN on
+        return each.mean(0) if self.robust == "mean" else xp.max(each, 0)  # both propagate NaN
 
     def _settle(self, kind: str) -> str:
         if self.noisy and kind == "jax":
-            raise BadInput(f"{self.name} is noisy and kind='jax': tracing would draw its noise once for ever")
+            raise BadInput(f"{self.name} is noisy and kind='jax': tracing would fix its noise for ever")
         if self.noisy and kind == "auto":
-            return "python"  # arrays cannot be told from plain calls when no two values agree
+            return "python"  # arrays and plain calls cannot be compared if no two values agree
         if kind == "jax":
             self._check_traces()
         if kind != "auto":
@@ -383,12 +383,12 @@ class Problem:
         return f"Problem({self.name}, knobs={self._listed(self.knobs)}, conditions={self._listed(self.conditions)})"
 
     def _forget(self) -> None:
-        """What belongs to this process alone. Appending to a deque is atomic: drivers may share a problem."""
+        """Reset this process's own state. Appending to a deque is atomic, so drivers may share a problem."""
         self._failed: deque[int] = deque()
         self._reasons: deque[str] = deque(maxlen=1)
         self._compiled = jax.jit(self._trace_each)
         self.evaluations = 0  # points at which `evaluate` called f; a copy (each driver has one) counts its own
-        self._raised = False  # by an f that is called with arrays: from then on it is called once a point
+        self._raised = False  # an f called with arrays has raised: from then on it is called point by point
 
     def __getstate__(self) -> dict[str, Any]:
         own = ("_failed", "_reasons", "_compiled", "evaluations", "_raised")

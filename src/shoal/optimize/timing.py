@@ -1,4 +1,4 @@
-"""The runtime experiment: how long k drivers collect, train and broadcast, and which of them is the bottleneck."""
+"""The runtime experiment: how long k drivers collect, train and broadcast, and which part is the bottleneck."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from shoal.optimize.learn import Learnt, learn
 from shoal.optimize.problem import Problem
 from shoal.run.sinks import read_metrics
 
-PUBLISHED_STEPS = 10_000  # what the published seconds stand for
-_WORKER_GB = 0.3  # what a driver's process takes, nearly all of it JAX
+PUBLISHED_STEPS = 10_000  # steps behind the published seconds
+_WORKER_GB = 0.3  # memory of a driver's process, nearly all of it JAX
 
 
 @dataclass(frozen=True, kw_only=True)
 class RuntimeConfig:
     drivers: tuple[Positive, ...]
-    """numbers of drivers to be measured, the first of which the others are held against"""
+    """numbers of drivers to measure; the first is the reference for the others"""
     steps: Positive
     """training steps measured for each"""
     cost_ms: NonNegativeFloat
@@ -33,13 +33,13 @@ class RuntimeConfig:
     fused_steps: Positive
     """training steps of the one compiled loop"""
     share_episodes: tuple[Positive, ...]
-    """numbers of episodes a step, for the bottleneck picture"""
+    """numbers of episodes per step, for the bottleneck figure"""
     share_steps: Positive
     """training steps measured for each of those"""
     share_costs_ms: tuple[NonNegativeFloat, ...] = (0.0, 1.0)
-    """the same picture for an f of each of these costs"""
+    """costs of f; the figure is drawn for each"""
     episodes: Positive = 64
-    """of each training step, shared by the drivers"""
+    """episodes of each training step, shared by the drivers"""
     seeds: Positive = 1
     """measurements of each"""
 
@@ -64,7 +64,7 @@ class Costly:
 
 
 def runtime(size: Mapping[str, Any], folder: Path, tell: Callable[[int, int, str], None]) -> dict[str, Any]:
-    """Collecting, training and broadcasting for each number of drivers; one fused run; shares of time by episodes a step."""
+    """Times of collecting, training and broadcasting by number of drivers; one fused run; shares of time by episodes per step."""
     config = build(RuntimeConfig, size)
     room = _room_for()
     counts = [k for k in config.drivers if k <= room]
@@ -121,9 +121,10 @@ def runtime(size: Mapping[str, Any], folder: Path, tell: Callable[[int, int, str
 def _timed(
     problem: Problem, drivers: int, episodes: int, steps: int, where: str, seed: int, out: Path
 ) -> dict[str, float]:
-    """Seconds a step of collecting, training and broadcasting, each by its own timer in the main process as in the thesis.
+    """Seconds per step of collecting, training and broadcasting, each by its own timer in the main process as in the thesis.
 
-    Collecting is from asking for episodes until all are there. One more step comes first: it waits for processes to start.
+    Collecting lasts from the request for episodes until all have arrived. An extra first step, in which processes start, is
+    left out.
     """
     settings: dict[str, Any] = {"topology.overlap": False, "metrics_every": 0}
     if where == "processes":
@@ -147,19 +148,19 @@ def _timed(
 
 
 def collecting_seconds(problem: Problem, drivers: int, episodes: int, steps: int, out: Path) -> float:
-    """Seconds a training step that `drivers` processes take to collect."""
+    """Seconds per training step in which `drivers` processes collect."""
     return _timed(problem, drivers, episodes, steps, "processes", 0, out)["collecting"]
 
 
 def whole(learnt: Learnt, steps: int) -> Learnt:
-    """The run itself, if it came to its end. A stop on request ends the whole experiment: part of a run measures nothing."""
+    """`learnt`, if the run finished. A requested stop ends the whole experiment, because part of a run measures nothing."""
     if learnt.summary["steps"] < steps:
         raise KeyboardInterrupt
     return learnt
 
 
 def _speedups(times: list[dict[str, float]], alone: list[float]) -> dict[str, list[float]]:
-    """For 10,000 steps, and rho and rho* against one driver, each measurement against its own."""
+    """Seconds for 10,000 steps, and rho and rho* against one driver, paired by measurement."""
     seconds = {f"{name}_s": [t[name] * PUBLISHED_STEPS for t in times] for name in times[0]}
     paired = list(zip(times, alone, strict=True))
     return {
@@ -180,7 +181,7 @@ def _runtime_figures(
             "kind": "scaling",
             "name": "speedup",
             "title": "How much faster k drivers collect",
-            "hint": "rho counts collecting, rho* broadcasting too. Dashed: the most that the cores allow.",
+            "hint": "rho counts collecting; rho* counts broadcasting too. Dashed: the most that the cores allow.",
             "drivers": counts,
             "series": {"rho": middle["rho"], "rho_star": middle["rho_star"]},
             "cores": cores(),
@@ -205,7 +206,7 @@ def _runtime_figures(
 
 
 def _room_for() -> int:
-    """How many drivers' processes fit into the memory that is free; no limit where that cannot be known."""
+    """The number of drivers' processes that fit into free memory; no limit if that is unknown."""
     try:
         words = Path("/proc/meminfo").read_text().split("MemAvailable:")[1].split()
     except (OSError, IndexError):  # not Linux

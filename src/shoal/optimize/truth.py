@@ -1,7 +1,7 @@
 """The optimum that a law is measured against, for each condition, and the score.
 
-`monte_carlo` is what the thesis did: the best of many random points. `refined` spreads them evenly and searches on around
-the best. Both are kept in memory: asking again for the same problem and conditions costs nothing.
+`monte_carlo` is the thesis' method: the best of many random points. `refined` spreads them evenly and continues the search
+around the best. Results are kept in memory: asking again for the same problem and conditions costs nothing.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ from shoal.core.trajectory import Array
 from shoal.optimize.axes import Real
 from shoal.optimize.problem import Problem
 
-SAMPLES = 2048  # random points a condition
-SAMPLES_ONE_BY_ONE = 128  # the same when each is a call of its own
-WINDOW = 1000  # training steps at the start and at the end of a run that are averaged
+SAMPLES = 2048  # random points per condition
+SAMPLES_ONE_BY_ONE = 128  # the same if each is a call of its own
+WINDOW = 1000  # training steps averaged at the start and at the end of a run
 BEST_FROM = 500  # the training step from which the best counts: an untrained policy may start at the optimum
-_COMBINATIONS = 64  # of discrete knobs, up to which all are searched
+_COMBINATIONS = 64  # all combinations of discrete knobs are searched up to this number
 _ROWS = 1 << 17  # evaluated at a time, to bound memory
 _ZOOMS = 24
 _SHRINK = 0.6
-_REPEATS = 8  # evaluations of a noisy f that are averaged
+_REPEATS = 8  # averaged evaluations of a noisy f
 _KEPT = 64
 _cache: OrderedDict[Any, Optimum] = OrderedDict()
 
 
 class Optimum(NamedTuple):
-    """The best that was found for each condition."""
+    """The best point found for each condition."""
 
     points: np.ndarray  # [C, width]
     values: np.ndarray  # [C]
@@ -52,9 +52,9 @@ def monte_carlo(problem: Problem, conditions: Array, samples: int | None = None,
 
 
 def refined(problem: Problem, conditions: Array, seed: int = 0, samples: int | None = None) -> np.ndarray:
-    """The smallest of f by evenly spread points, a closer and closer look at the best, and a local optimiser: [C].
+    """The smallest value of f by evenly spread points, random points ever closer to the best, and a local optimiser: [C].
 
-    All combinations of discrete knobs are searched if they are few, else some, and each knob in turn from the best.
+    If the combinations of discrete knobs are few, all are searched; otherwise some, then each knob in turn from the best.
     """
     return optimum(problem, conditions, seed, samples).values
 
@@ -71,7 +71,7 @@ def _kept(problem: Problem, conditions: Array, method: str, samples: int | None,
         raise BadInput(f"conditions of shape {conditions.shape}: they must be [C, {problem.n_conditions}]")
     try:
         key = hash(problem), problem, conditions.shape, conditions.tobytes(), how
-    except TypeError:  # an f that cannot be hashed cannot be recognised either
+    except TypeError:  # an f that cannot be hashed cannot be cached
         return _search(problem, conditions, how)
     if key not in _cache:
         _cache[key] = _search(problem, conditions, how)
@@ -97,7 +97,7 @@ def _refine(problem: Problem, conditions: np.ndarray, samples: int, rng: np.rand
     free = _real_columns(problem)
     found = None
     for knobs in _starts(problem, samples, rng):
-        # Several, because the best of the samples need not lie in the best valley.
+        # Keep several, because the best sample need not lie in the best valley.
         ranked = _best_of(problem, knobs, conditions, max(1, samples // 64) if free.any() else 1)  # [C * K]
         if free.any():
             ranked = _zoom(problem, ranked, free, max(4, min(16, samples // 16)), rng)
@@ -109,7 +109,7 @@ def _refine(problem: Problem, conditions: np.ndarray, samples: int, rng: np.rand
     if not free.all():
         found = _sweep(problem, _sweep(problem, found))
     if free.any() and not problem.noisy:
-        with np.errstate(invalid="ignore"):  # SciPy subtracts infinities, which is what failures are to it
+        with np.errstate(invalid="ignore"):  # SciPy subtracts infinities, which stand for failures
             found = _better(found, _polish(problem, found, free, min(200, samples)))
     return found
 
@@ -176,7 +176,7 @@ def _sweep(problem: Problem, start: Optimum) -> Optimum:
 
 
 def _polish(problem: Problem, start: Optimum, free: np.ndarray, most: int) -> Optimum:
-    """A local optimiser from each point: L-BFGS-B with exact gradients where f can be traced, else Nelder-Mead."""
+    """Improve each point by a local optimiser: L-BFGS-B with exact gradients if f can be traced, else Nelder-Mead."""
     columns = np.flatnonzero(free)
     gradient = jax.jit(jax.grad(lambda point: problem.evaluate_jax(point[None])[0])) if problem.traceable else None
     points = start.points.copy()
@@ -207,7 +207,7 @@ def _polish(problem: Problem, start: Optimum, free: np.ndarray, most: int) -> Op
 
 
 def _simplex(x: np.ndarray, size: float = 1e-3) -> np.ndarray:
-    """[n + 1, n]: around x, small because the zoom came first, inside the box."""
+    """[n + 1, n]: a simplex around x, inside the box, and small because the zoom came first."""
     steps = np.where(x + size <= 1.0, size, -size)
     return np.concatenate([x[None], x + np.diag(steps)])
 
@@ -233,21 +233,21 @@ def _better(a: Optimum, b: Optimum) -> Optimum:
 
 
 def _real_columns(problem: Problem) -> np.ndarray:
-    """[knob_width] bool: the columns that may be moved a little."""
+    """[knob_width] bool: the columns of real knobs, which can be moved a little."""
     return np.concatenate([np.full(axis.width, isinstance(axis, Real)) for axis in problem.knobs])
 
 
 def mse(values: Array, truth: Array) -> float:
-    """The mean square of what f(law) lacks to the optimum; points where f failed are left out, NaN if all did."""
+    """The mean square of f(law) - optimum; points where f failed are left out, NaN if all did."""
     gap = np.asarray(values, np.float64) - np.asarray(truth, np.float64)
     return _mean(gap * gap)
 
 
 def msle(values: Array, truth: Array) -> float:
-    """The mean square of log(1 + f(law) - optimum), a gap below zero counting as none.
+    """The mean square of log(1 + f(law) - optimum); a gap below zero counts as none.
 
-    The usual formula takes log(1 + f(law)) - log(1 + optimum), which needs values above -1. Where the optimum is neither
-    negative nor above f(law) it is never larger than this one, so a figure that holds here holds there.
+    The usual formula takes log(1 + f(law)) - log(1 + optimum), which needs values above -1. If the optimum is neither negative
+    nor above f(law), it is never larger than this one, so a bound that holds here holds there.
     """
     gap = np.maximum(np.asarray(values, np.float64) - np.asarray(truth, np.float64), 0.0)
     return _mean(np.log1p(gap) ** 2)
@@ -259,19 +259,19 @@ def _mean(squares: np.ndarray) -> float:
 
 
 class Summary(NamedTuple):
-    """A curve in the words of the thesis' tables. NaN where there was nothing to count."""
+    """A curve summarised as in the thesis' tables. NaN where there is no data."""
 
     start: float  # at step 0, before any training
     first_mean: float  # over the first 1,000 steps
     first_var: float
     last_mean: float  # over the last 1,000 steps
     last_var: float
-    best: float  # from step 500 on, in a shorter run after step 0
+    best: float  # from step 500 on; in a shorter run, after step 0
 
 
 @dataclass
 class Scores:
-    """The score at training steps, in their order."""
+    """Scores at training steps, in order."""
 
     steps: list[int] = field(default_factory=list)
     values: list[float] = field(default_factory=list)
@@ -281,7 +281,7 @@ class Scores:
         self.values.append(value)
 
     def summary(self) -> Summary:
-        """Step 0 stands alone; it belongs to no mean and is never the best."""
+        """Summarise the curve. Step 0 stands alone: it belongs to no mean and is never the best."""
         steps, values = np.array(self.steps, int), np.array(self.values, float)
         trained = (steps > 0) & ~np.isnan(values)
         last = int(steps.max(initial=0))

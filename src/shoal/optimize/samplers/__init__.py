@@ -1,7 +1,8 @@
-"""Where training episodes of learn-to-optimize begin: one file a sampler.
+"""Samplers of the points where training episodes of learn-to-optimize begin: one file per sampler.
 
-May import: core, and what is beside it. Each is a `core.starts.Starts`: pure, hashable, living on the actor, so that it may ask the
-policy. To add one: its file and one line in `SAMPLERS`. Looking for who calls them? `roles.actor` and `runtimes.fused`.
+May import: core and the other files here. Each is a `core.starts.Starts`: pure, hashable and run by the actor, so that it can
+query the policy. To add one: its file and one line in `SAMPLERS`. Looking for their callers? `acting.collector` and
+`runtimes.fused`.
 """
 
 from __future__ import annotations
@@ -28,11 +29,11 @@ SAMPLERS: dict[str, Callable[[Cube, Any, int, int], Starts]] = {
     "uncertainty": lambda cube, algorithm, driver, drivers: UncertaintyStarts(cube, algorithm),
     "grid": lambda cube, algorithm, driver, drivers: GridStarts(cube, driver, drivers),
 }
-HETEROGENEOUS = ("random", "latin_hypercube", "uncertainty")  # what the drivers take in turn
+HETEROGENEOUS = ("random", "latin_hypercube", "uncertainty")  # taken by the drivers in turn
 
 
 def drivers_starts(name: str, cube: Cube, algorithm: Algorithm, drivers: int, actors: int) -> tuple[Starts, ...]:
-    """The starts of each actor. Drivers are actors, or, where one actor plays them all, shares of its episodes."""
+    """The starts of each actor. Drivers are actors, or shares of the episodes if one actor plays all drivers."""
     names = HETEROGENEOUS if name == "heterogeneous" else (name,)
     for known in names:
         if known not in SAMPLERS:

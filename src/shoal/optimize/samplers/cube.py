@@ -1,4 +1,4 @@
-"""The space in which starts are drawn: a unit cube, one side a knob or condition."""
+"""The space in which starts are drawn: a unit cube with one side per knob or condition."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class Cube(NamedTuple):
     """`widths[i]` columns belong to side i: one for a number, several for the one-hot of a categorical knob."""
 
     widths: tuple[int, ...]
-    conditions: int = 0  # how many of the last sides are conditions, which are given; the others are knobs
+    conditions: int = 0  # the number of last sides that are conditions; the others are knobs
 
     @property
     def sides(self) -> int:

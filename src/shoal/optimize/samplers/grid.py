@@ -1,7 +1,7 @@
-"""A grid that all drivers walk together, and no point twice.
+"""A grid that all drivers walk together without visiting a point twice.
 
-Sharing a grid asks for synchronisation; here none is needed, because each driver knows its place: of D drivers, driver i takes
-points i, i + D, i + 2D, ... of one order that all of them compute alike.
+No synchronisation is needed, because each driver knows its place: of D drivers, driver i takes points i, i + D, i + 2D, ... in
+an order that all of them compute alike.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from shoal.core.errors import BadInput
 from shoal.core.trajectory import Array
 from shoal.optimize.samplers.cube import Cube
 
-MOST = 1 << 16  # points of the whole grid, as long as two a side are no more
-MOST_SIDES = 20  # beyond, counting the points would not fit into 32 bits
+MOST = 1 << 16  # points of the whole grid, unless two per side are more
+MOST_SIDES = 20  # beyond this, the number of points would not fit into 32 bits
 
 
 @dataclass(frozen=True)
 class GridStarts:
-    """Cell centres of a regular grid, in an order that jumps about, so that a part of it covers the whole."""
+    """Cell centres of a regular grid, in a scattered order, so that any stretch of it covers the whole."""
 
     cube: Cube
     driver: int = 0

@@ -15,7 +15,7 @@ from shoal.core.trajectory import Array
 
 @dataclass(frozen=True)
 class SplitStarts:
-    """One share a driver, as even as the numbers allow."""
+    """One share of the starts per driver, as even as the numbers allow."""
 
     drivers: tuple[Starts, ...]
 

@@ -1,4 +1,4 @@
-"""Latin hypercube as the thesis defines it: M bins a coordinate, the next value comes from the least filled bin."""
+"""Latin hypercube as the thesis defines it: M bins per coordinate; the next value comes from the least filled bin."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class LatinHypercubeStarts:
     def sample(self, state: Any, actor: ActorState, key: Array, n: int) -> tuple[Array, Any]:
         sides = jnp.arange(self.cube.sides)
         tie_key, place_key = jax.random.split(key)
-        # All random numbers at once: only the counting has to go one start after another.
+        # Draw all random numbers at once: only the counting must go one start after another.
         ties = jax.random.uniform(tie_key, (n, *state.shape))
 
         def draw(filled: Array, tie: Array) -> tuple[Array, Array]:

@@ -14,7 +14,7 @@ from shoal.core.algorithm import ActorState
 from shoal.core.trajectory import Array
 from shoal.optimize.samplers.cube import Cube
 
-DESIGNS, SIZE = 32, 256  # drawn once; after the last design the first comes again, turned by a random shift
+DESIGNS, SIZE = 32, 256  # drawn once; after the last design the first follows again
 
 
 @cache
@@ -28,7 +28,7 @@ def designs(sides: int) -> np.ndarray:
 
 @dataclass(frozen=True)
 class LatinScipyStarts:
-    """Walks through the designs; a shift drawn once sets drivers apart."""
+    """Walks through the designs, moved by a random shift that is drawn once and differs between drivers."""
 
     cube: Cube
 

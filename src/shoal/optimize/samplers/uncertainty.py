@@ -1,4 +1,4 @@
-"""Starts where the policy is least sure of its answer to a condition."""
+"""Starts at which the policy is least sure of its answer to a condition."""
 
 from __future__ import annotations
 
@@ -14,20 +14,19 @@ from shoal.optimize.samplers.cube import Cube
 
 
 class Sure(Protocol):
-    """An algorithm that can tell how sure its policy is."""
+    """An algorithm that can measure its policy's uncertainty."""
 
     def uncertainty(self, actor: ActorState, obs: Array) -> Array: ...
 
 
 @dataclass(frozen=True)
 class UncertaintyStarts:
-    """Conditions are drawn evenly; of several random knobs for them, those where the policy's entropy is highest.
+    """Draws conditions uniformly and, for each, takes the one of several random knobs with the highest policy entropy.
 
-    Were the conditions chosen by entropy too, the sampler would look for what cannot be learnt. Where f is flat or rugged in
-    its knobs the policy stays wide however often it is asked, so most starts would come from there, and the law would
-    forget the rest. Conditions are given, and the law answers for all of them alike.
+    If the conditions were chosen by entropy too, the sampler would look for what cannot be learnt: where f is flat or rugged
+    in its knobs the policy stays wide for ever, so most starts would come from there, and the law would forget the rest.
 
-    It means something only where the policy's spread depends on the state.
+    Useful only if the policy's spread depends on the state.
     """
 
     cube: Cube
