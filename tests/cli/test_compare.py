@@ -217,7 +217,7 @@ def test_refused_and_failed_runs_are_named_and_the_others_go_on(
     assert "- skipped sequential x1: it does not fit" in out and "- failed sync x1, seed 1: broken" in out
     monkeypatch.setattr(compare, "run_command", lambda words: Finished(1, "", "shoal: broken\n"))
     code, out, err = shoal(*GRID, "--seeds", "1", "--out", "there")
-    assert code == 1 and "no run came to an end: sequential x1, seed 0: broken" in err
+    assert code == 1 and "no run finished: sequential x1, seed 0: broken" in err
 
 
 def test_what_counts_until_the_goal_is_left_out_where_it_was_not_reached(tmp_path: Path) -> None:

@@ -119,7 +119,7 @@ def test_a_replay_behind_actors_that_run_at_the_same_time(topology: str, runtime
     ("algo", "topology", "told"),
     [
         ("dyna_q", "sync", "algorithm 'dyna_q' does not fit topology 'sync'; it fits dyna"),
-        ("dqn", "dyna", "topology 'dyna' plans with a world model, which dyna_q alone has"),
+        ("dqn", "dyna", "topology 'dyna' plans with a world model, which only dyna_q has"),
     ],
 )
 def test_an_algorithm_that_does_not_fit_a_topology(algo: str, topology: str, told: str, tmp_path: Path) -> None:

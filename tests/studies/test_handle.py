@@ -71,7 +71,7 @@ def test_the_command_stops_a_run(tmp_path: Path, capfd: pytest.CaptureFixture[st
     assert run.wait()["ended"] == "stopped"
     with pytest.raises(SystemExit) as end:
         main(["pause", str(run.path)])
-    assert end.value.code == 2 and "nothing trains there now" in capfd.readouterr().err
+    assert end.value.code == 2 and "no process trains there now" in capfd.readouterr().err
 
 
 def test_what_is_refused_or_never_began_is_told(tmp_path: Path) -> None:
@@ -80,7 +80,7 @@ def test_what_is_refused_or_never_began_is_told(tmp_path: Path) -> None:
     early.pause()  # before it has as much as imported anything
     with pytest.raises(BadInput, match="NoSuchEnv-v0"):
         refused.wait()
-    with pytest.raises(RunFailed, match="ended before it began"):
+    with pytest.raises(RunFailed, match="stopped before it began"):
         early.wait()
     assert list(early.metrics()) == []
     with pytest.raises(BadInput, match="by its id or its import path"):
@@ -100,7 +100,7 @@ def test_a_run_on_another_machine_is_asked_there(tmp_path: Path, monkeypatch: py
     asked: list[tuple[int, signal.Signals]] = []
     monkeypatch.setattr(os, "kill", lambda *words: asked.append(words))
     monkeypatch.setattr("shoal.studies.handle.holder_of", lambda path: Holder(7, "elsewhere", "now"))
-    with pytest.raises(BadInput, match="process 7 on elsewhere since now: ask there"):
+    with pytest.raises(BadInput, match="process 7 on elsewhere since now: send the request on that machine"):
         RunHandle(tmp_path).pause()
     assert asked == [] and holder_of(tmp_path) is None
 

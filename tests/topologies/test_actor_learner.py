@@ -289,7 +289,7 @@ def test_a_state_travels_bit_for_bit() -> None:
         ({}, {"actors": 2, "learners": 3}, r"--learners is 3: there must be an actor for each, and --actors is 2"),
         ({"depth": 0}, {}, r"--topology.depth is 0: expected a whole number >= 1"),
         ({"max_lag": 0, "batch_unrolls": 1}, {}, r"--topology.max-lag is 0: all 2 actors wait"),
-        ({"max_lag": 0, "stream": "window"}, {}, r"--topology.max-lag is 0: nobody may miss an unroll"),
+        ({"max_lag": 0, "stream": "window"}, {}, r"--topology.max-lag is 0: no unroll may be lost"),
         ({"max_lag": 2, "delay": 3}, {}, r"every unroll would be dropped, since --topology.delay is 3"),
         ({"stream": "window", "full": "refuses"}, {}, r"a window is never full"),
         ({"reread": True}, {}, r"--topology.reread is for --topology.stream window"),
@@ -311,7 +311,7 @@ def test_a_state_travels_bit_for_bit() -> None:
         ({"max_lag": 0, "average_every": 2}, {"learners": 2}, r"only learner 0 has the weights that acted"),
         ({"workflow": "joint", "selection": "random"}, {"learners": 2}, r"--topology.workflow is 'joint'"),
         ({"workflow": "joint", "stream": "window"}, {}, r"--topology.workflow is 'joint'"),
-        ({"stream": "window", "reread": True, "actor_unrolls": 9}, {}, r"what may be read again never ends"),
+        ({"stream": "window", "reread": True, "actor_unrolls": 9}, {}, r"a window that is read again never ends"),
         ({"actor_unrolls": 1, "batch_unrolls": 3}, {}, r"2 actors end before there are the 3 unrolls of one update"),
     ],
 )

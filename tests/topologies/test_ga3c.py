@@ -121,7 +121,7 @@ def test_it_has_its_own_usual_settings_and_a_users_word_stands() -> None:
 @pytest.mark.parametrize(
     ("algo", "match"),
     [
-        ({"name": "ppo"}, "one gradient a batch.*a2c and reinforce fit"),
+        ({"name": "ppo"}, "one gradient per batch.*a2c and reinforce fit"),
         ({"name": "a2c", "batch_size": 16}, "1 epochs of"),
         ({"name": "a2c", "normalise_reward": True}, "normalise-reward does not fit"),
         ({"name": "dqn"}, "takes no replay"),

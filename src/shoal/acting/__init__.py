@@ -1,8 +1,8 @@
-"""How experience is made: environments are stepped by a policy, and slots are filled with unrolls.
+"""Acting: a policy steps environments and fills slots with unrolls.
 
-Here live the collector of one actor's unrolls (`collector`), the compiled step of a policy (`compiled_act`), batched inference
-for many actors (`inference`), random actions on top of a policy (`random_actions`), episodes counted out of unrolls (`episodes`)
-and the player of whole episodes with a fixed policy (`player`). May import: algos, nets, ops, core. You may change: anything that
-gives the same actions for the same keys. Looking for the loops that call these? `roles`. For what is learnt from an unroll?
-`learning`. For environments? `envs`.
+This package holds the collector of one actor's unrolls (`collector`), the compiled step of a policy (`compiled_act`), batched
+inference for many actors (`inference`), random actions on top of a policy (`random_actions`), episodes extracted from unrolls
+(`episodes`) and the player of whole episodes with a fixed policy (`player`). May import: algos, nets, ops, core. You may
+change: anything that gives the same actions for the same keys. Looking for the loops that call these? `roles`. For learning
+from an unroll? `learning`. For environments? `envs`.
 """

@@ -1,4 +1,4 @@
-"""The collector: steps one actor's environments by a policy and fills slots with unrolls."""
+"""The collector: steps one actor's environments with a policy and fills slots with unrolls."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from shoal.core.trajectory import EARNED
 
 
 class Collector:
-    """One actor's environments, and the policy's state on them. `collect` fills a slot with the next unroll.
+    """One actor's environments and the policy's recurrent state. `collect` fills a slot with the next unroll.
 
-    `again` ends the path of its keys where unrolls of the same numbers may have been made before a resume.
+    `again` is a suffix of its key paths, for runs in which unrolls of the same numbers may have been made before a resume.
     """
 
     def __init__(self, blueprint: Blueprint, index: int, context: Context, again: tuple[int, ...] = ()) -> None:
@@ -29,7 +29,7 @@ class Collector:
         self._act = compiled_act(blueprint.algorithm)
         self._carry = {n: np.array(a) for n, a in blueprint.algorithm.initial_carry(blueprint.envs).items()}
         self._earned = np.zeros(blueprint.envs, np.float32) if blueprint.earns else None
-        # On the device once: a call with NumPy arrays or Python numbers would bring them there each time.
+        # Put on the device once: a call with NumPy arrays or Python numbers would transfer them each time.
         self._explore = jax.device_put(np.ones(blueprint.envs, np.float32))
         self._times = [jax.device_put(np.int32(t)) for t in range(blueprint.unroll)]
         self._starts: Any = blueprint.starts[index] if blueprint.starts else None
@@ -43,13 +43,13 @@ class Collector:
         self._warm()
 
     def _warm(self) -> None:
-        """Compile `act` before the first weights come, and before the clock of the first step starts."""
+        """Compile `act` before the first weights arrive and before the first step is timed."""
         rows, layout = self._rows, self._blueprint.layout
         actor = jax.device_put(layout.tree(np.zeros(layout.size, np.float32)))
         self._act(actor, rows.obs, self._carry, rows.first, key_data(0), self._times[0], self._explore)
 
     def collect(self, actor: Any, version: int, unroll: int, slot: Slot) -> None:
-        """Fill `slot` with unroll number `unroll`, acting by `actor`."""
+        """Fill `slot` with unroll number `unroll`, acting with `actor`."""
         blueprint, rows = self._blueprint, self._rows
         key = jax.device_put(key_data(blueprint.seed, ACTING, self._index, unroll, *self._again))
         slot["clock"][0] = time.monotonic()
@@ -73,7 +73,7 @@ class Collector:
         slot["clock"][1] = time.monotonic()
 
     def _next_starts(self, actor: Any, unroll: int) -> np.ndarray | None:
-        """Where the episodes of this unroll begin, if that is not left to the environments."""
+        """The initial states of this unroll's episodes; None if the environments choose them."""
         if self._starts is None:
             return None
         key = key_data(self._blueprint.seed, STARTS, self._index, unroll, *self._again)
@@ -98,7 +98,7 @@ class Collector:
             return {n.removeprefix(prefix): np.array(a) for n, a in arrays.items() if n.startswith(prefix)}
 
         self._carry = under("carry/")
-        if self._earned is not None and EARNED in arrays:  # not in a snapshot that was taken without normalised rewards
+        if self._earned is not None and EARNED in arrays:  # missing in a snapshot taken without normalised rewards
             self._earned = np.array(arrays[EARNED])
         if self._starts is not None:
             self._remembered = restore_leaves(self._remembered, under("starts/"))

@@ -1,4 +1,4 @@
-"""What acting computes, compiled once for each (algorithm, shapes): the policy's step, starts of episodes, earned rewards."""
+"""Compiled functions for acting, one compilation per (algorithm, shapes): policy step, starts of episodes, earned rewards."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ def act(
 ) -> tuple[Array, dict[str, Array], Any]:
     """Step t of an unroll whose key is `key`.
 
-    An action that is not finite is the policy's fault and becomes 0, so that no environment is blamed for what it makes of it;
-    the loss of its row is not finite either, so that its update fails.
+    An action that is not finite is the policy's fault and becomes 0, so that the environment is not blamed for its reaction.
+    The loss of its row is not finite either, so the update fails.
     """
     step_key = jax.random.fold_in(jax.random.wrap_key_data(key), t)
     action, extras, carry = algorithm.act(actor, obs, carry, first, step_key, explore)

@@ -1,4 +1,4 @@
-"""Episodes out of unrolls: returns and lengths, from rewards and boundaries alone."""
+"""Episodes extracted from unrolls: returns and lengths, from rewards and boundaries alone."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from shoal.core.program import Episode
 
 
 class EpisodeTracker:
-    """Sums the rewards of each column's running episode from unroll to unroll. A dropped episode is not counted."""
+    """Sums the rewards of each column's running episode across unrolls. A dropped episode is not counted."""
 
     def __init__(self, columns: int) -> None:
         self._ret = np.zeros(columns)
@@ -23,7 +23,7 @@ class EpisodeTracker:
         columns = np.arange(reward.shape[1])
 
         def so_far(added: np.ndarray, before: np.ndarray) -> np.ndarray:
-            """Of the episode that runs at each row, from its first row to this one: sums up to here less those up to there."""
+            """Sums over the running episode from its first row to each row: cumulative sums minus those before the episode."""
             sums = np.cumsum(added, axis=0, dtype=before.dtype)
             until = np.concatenate([-before[None], sums])  # row t+1 holds the sum up to row t
             rest: np.ndarray = sums - until[np.maximum(begun, 0), columns] * (begun != 0)
@@ -43,7 +43,7 @@ class EpisodeTracker:
 
 
 def episode_metrics(episodes: Sequence[Episode]) -> dict[str, float]:
-    """What a report says of the episodes that ended; {} if none did."""
+    """Metrics of the episodes that ended; {} if none did."""
     if not episodes:
         return {}
     returns = np.array([episode.ret for episode in episodes])

@@ -1,4 +1,4 @@
-"""Batched inference: what serves the questions of many actors in few calls, and how well that goes."""
+"""Batched inference: answers the questions of many actors in few calls, with statistics."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from shoal.core.record import Field, Record
 from shoal.core.telemetry import News, NewsFormat
 from shoal.core.weights import Layout
 
-WORTH = 4.0  # calls' time that it is worth to wait for a fuller batch: the questions that come meanwhile save calls
+WORTH = 4.0  # wait at most this many call durations for a fuller batch, which saves calls
 TELL_EVERY = 0.2  # seconds between two pieces of news
-RECENT = 10  # pieces of news that a rate is the mean of
-SILENT = 2.0  # seconds
+RECENT = 10  # pieces of news over which a rate is averaged
+SILENT = 2.0  # seconds without news after which a server counts as idle
 SERVED = NewsFormat(("calls", "rows"), 0)
 
 
 class Acted(NamedTuple):
-    """What `Batcher` found for one question; every array begins with its B environments."""
+    """The answer of `Batcher` to one question; the first axis of every array is its B environments."""
 
     action: np.ndarray
     extras: dict[str, np.ndarray]
@@ -38,9 +38,9 @@ class Acted(NamedTuple):
 class Batcher:
     """`act` on several questions at once, padded to one of a few compiled sizes.
 
-    A call takes at most `rows` rows: a question with more is cut, fewer questions are put together. The time that calls
-    take says how long it is worth to wait for a fuller batch. Keys count on from call to call: `begin` says at which version,
-    so that neither a resumed run nor a successor draws a predecessor's keys again.
+    A call takes at most `rows` rows: a larger question is split, smaller ones are combined. The duration of calls determines
+    how long to wait for a fuller batch. Keys count up from call to call; `begin` sets the version they start at, so that
+    neither a resumed run nor a successor reuses a predecessor's keys.
     """
 
     def __init__(self, blueprint: Blueprint, rows: int, path: tuple[int, ...]) -> None:
@@ -52,23 +52,23 @@ class Batcher:
         self._obs = np.zeros((space, *spec.obs.shape), spec.obs.dtype)
         self._first = np.ones(space, bool)
         self._carry = {n: np.array(a) for n, a in algorithm.initial_carry(space).items()}
-        # On the device once: a call with NumPy arrays would bring them there each time.
+        # Put on the device once: a call with NumPy arrays would transfer them each time.
         self._explore = {size: jax.device_put(np.ones(size, np.float32)) for size in self._sizes}
         self._act = compiled_act(algorithm)
         self._path = (blueprint.seed, ACTING, *path)
         self.begin(0)
         self.calls = self.rows = 0
-        self.took = 0.0  # seconds a call, a moving mean
+        self.took = 0.0  # seconds per call, a moving mean
         actor = jax.device_put(self._layout.tree(np.zeros(self._layout.size, np.float32)))
         for size in self._sizes:
             self._call(actor, 0, size)
 
     def begin(self, version: int) -> None:
-        """The next call is the first, by weights of this version."""
+        """Start a new sequence of keys, for calls from this version of the weights on."""
         self._key = jax.device_put(key_data(*self._path, *going_on(version)))
 
     def patience(self, longest: float) -> float:
-        """Seconds that it is worth to wait for a fuller batch, at most `longest`."""
+        """Seconds to wait for a fuller batch, at most `longest`."""
         return min(longest, WORTH * self.took)
 
     def __call__(
@@ -106,7 +106,7 @@ class Batcher:
 
 
 def call_sizes(envs: int, most: int) -> list[int]:
-    """Rows of the calls that are compiled: one question's, doubled until `most` rows fit."""
+    """Numbers of rows for which a call is compiled: one question's, doubled until `most` rows fit."""
     sizes = [min(envs, most)]
     while sizes[-1] < most:
         sizes.append(min(2 * sizes[-1], most))
@@ -114,7 +114,7 @@ def call_sizes(envs: int, most: int) -> list[int]:
 
 
 class Weights:
-    """The newest weights on a board, on the device. `refresh` looks without copying what is known already."""
+    """The newest weights of a board, on the device. `refresh` copies only if there is a newer version."""
 
     def __init__(self, board: Board, start: int, layout: Layout) -> None:
         self._board, self._start, self._layout = board, start, layout
@@ -122,15 +122,15 @@ class Weights:
         self.tree: Any = None
 
     def first(self) -> Steps:
-        """Wait for any."""
-        with contextlib.suppress(LookupError):  # several versions later already
+        """Wait for the first weights."""
+        with contextlib.suppress(LookupError):  # the board is already several versions further
             yield from self._board.read(self._start) if self._board.latest()[0] < 0 else ()
         self._put(*self._board.latest())
 
     def refresh(self) -> None:
         try:
             newer = self._board.read(self.version + 1).now() is not None
-        except LookupError:  # several versions later already
+        except LookupError:  # the board is already several versions further
             newer = True
         if newer:
             self._put(*self._board.latest())
@@ -140,15 +140,15 @@ class Weights:
 
 
 class Tally:
-    """Tells the main role now and then how many calls were made on how many rows."""
+    """Reports the numbers of calls and rows to the main role from time to time."""
 
     def __init__(self, stream: Stream, lane: int, batcher: Batcher) -> None:
         self._stream, self._lane, self._batcher = stream, lane, batcher
-        # Nothing before the first batch counts: that was waiting for the others to start.
+        # The time before the first batch does not count: the other roles were still starting.
         self._told, self._at = (0, 0), 0.0
 
     def tell(self) -> None:
-        """After every batch."""
+        """Report if it is time. Called after every batch."""
         now = time.monotonic()
         if not self._at:
             self._told, self._at = (self._batcher.calls, self._batcher.rows), now
@@ -164,14 +164,14 @@ class Tally:
 
 
 class InferenceStats:
-    """The main role's ear for `Tally`: the mean batch, and predictions a second of all servers together."""
+    """The main role's end of `Tally`: the mean batch, and predictions per second of all servers together."""
 
     def __init__(self, stream: Stream) -> None:
         self._stream = stream
         self._recent: list[deque[News]] = [deque(maxlen=RECENT) for _ in range(stream.lanes)]
 
     def metrics(self) -> dict[str, float]:
-        """By what each server told lately; one that has been silent for long is out of work."""
+        """Metrics from each server's recent news; a server that has been silent for long counts as idle."""
         while (found := self._stream.take_any(range(self._stream.lanes)).now()) is not None:
             lane, slot = found
             self._recent[lane].append(SERVED.read(slot))
@@ -186,14 +186,14 @@ class InferenceStats:
 
 
 def question_record(blueprint: Blueprint) -> Record:
-    """Of one step: where the environments are, and what the policy remembers of their episodes."""
+    """Record of one step's question: the observations, and the policy's recurrent state."""
     spec, carry = blueprint.algorithm.task.spec, [f for f in blueprint.record.fields if f.name.startswith("carry/")]
     obs = Field("obs", (blueprint.envs, *spec.obs.shape), spec.obs.dtype.name)
     return Record((obs, Field("first", (blueprint.envs,), "bool"), *carry))
 
 
 def answer_record(blueprint: Blueprint) -> Record:
-    """Of one step: what `act` gives, and the version of the weights that acted."""
+    """Record of one step's answer: the result of `act`, and the version of the weights that acted."""
     kept = [f for f in blueprint.record.fields if f.name == "action" or f.name.startswith("extras/")]
     carry = [f for f in blueprint.record.fields if f.name.startswith("carry/")]
     steps = [Field(f.name, f.shape[1:], f.dtype) for f in kept]

@@ -1,4 +1,4 @@
-"""Whole episodes with a fixed policy, several at a time, each begun by a seed of its own. A broken one is played again."""
+"""Whole episodes with a fixed policy, several at a time, each with a seed of its own. A broken episode is played again."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class SingleEnv(Protocol):
 
 
 class Played(NamedTuple):
-    """What all episodes came to, in the order of the seeds."""
+    """Returns and lengths of all episodes, in the order of the seeds."""
 
     returns: list[float]
     lengths: list[int]
@@ -44,7 +44,7 @@ class Ended(NamedTuple):
 
 
 class Broke(NamedTuple):
-    """An episode that its environment broke: it raised (`env_raised`) or showed what is not a number (`env_nan`)."""
+    """An episode whose environment raised (`env_raised`) or returned NaN or infinity (`env_nan`)."""
 
     episode: int
     kind: str
@@ -52,7 +52,7 @@ class Broke(NamedTuple):
 
 
 class Policy:
-    """A fixed policy on `size` environments at once: actions for observations, with the recurrent state kept here."""
+    """A fixed policy on `size` environments at once. Keeps the recurrent state."""
 
     def __init__(self, algorithm: Algorithm, actor: Any, size: int, sample: bool, seed: int) -> None:
         self._algorithm, self._size = algorithm, size
@@ -64,20 +64,20 @@ class Policy:
         self._t = 0
 
     def __call__(self, obs: np.ndarray, first: np.ndarray) -> np.ndarray:
-        """`obs` [size, ...], `first` [size]: an episode begins here."""
+        """Actions for `obs` [size, ...]; `first` [size] marks the first step of an episode."""
         t = np.int32(self._t % 2**31)
         action, _, self._carry = self._act(self._actor, obs, self._carry, first, self._key, t, self._explore)
         self._t += 1
         return np.asarray(action)
 
     def alone(self, obs: Any) -> np.ndarray:
-        """The action for one observation of one environment (`size` 1), whose episode begins with the first call."""
+        """The action for one observation of a single environment (`size` 1), whose episode begins with the first call."""
         action: np.ndarray = self(np.asarray(obs)[None], np.full(1, self._t == 0))[0]
         return action
 
 
 class Recorder(Protocol):
-    """Sees every step of the episodes that are played, by number."""
+    """Receives every step of the episodes that are played, by episode number."""
 
     def begin(self, episode: int, obs: np.ndarray) -> None: ...
     def step(self, episode: int, obs: np.ndarray, reward: float, terminated: bool) -> None: ...
@@ -96,12 +96,11 @@ def play(
     start_of: Callable[[int, int], int] | None = None,
     recorder: Recorder | None = None,
 ) -> Iterator[Ended | Broke]:
-    """Episodes of a fixed policy, `size` at a time, as they end.
+    """Play episodes of a fixed policy, `size` at a time, and yield them as they end.
 
-    `todo` names each by (episode, attempt). Its start belongs to (seed, episode, attempt), whichever environment plays it, so
-    order does not matter; `start_of(episode, attempt)` gives the environment's seed, if it is not to follow from `seed`. An episode
-    that breaks begins again at its next attempt, in a new environment and from another start, for as long as the caller goes on
-    asking.
+    `todo` names each by (episode, attempt). Its start is derived from (seed, episode, attempt), whichever environment plays
+    it, so order does not matter; `start_of(episode, attempt)` can replace the environment's seed. A broken episode begins
+    again at its next attempt, in a new environment and from another start, as long as the caller keeps iterating.
     """
     start_of = start_of or partial(_seed, seed)
     waiting = deque(todo)
@@ -193,7 +192,7 @@ class _Seat:
         return obs, ended
 
     def leave(self) -> None:
-        """Close the environment, even if it fails to: nothing depends on it any more."""
+        """Close the environment and ignore a failure: it is no longer used."""
         env, self._env = self._env, None
         if env is not None:
             with contextlib.suppress(Exception):
@@ -208,7 +207,7 @@ class _Seat:
     def _broken(self, kind: str, detail: str) -> _Broken:
         assert self.playing is not None
         episode, attempt = self.playing
-        self.leave()  # still marked: a broken environment may hang here, too
+        self.leave()  # still marked as a call: a broken environment may hang here too
         self._mark(-1)
         self.playing = None
         return _Broken(Broke(episode, kind, detail), (episode, attempt + 1))

@@ -1,4 +1,4 @@
-"""Epsilon-greedy on top of whatever a policy does: some actions are replaced by random ones before they are made."""
+"""Epsilon-greedy on top of any policy: some actions are replaced by random ones before the step."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ COUNT = "straying/unrolls"
 
 
 class RandomActions:
-    """Rows whose actions stray with probability `epsilon`. What was made is what the slot says.
+    """Rows whose actions are random with probability `epsilon`. The slot holds the actions that were taken.
 
-    In a run that goes on from version `start`, numbers are drawn that were not drawn before.
+    A run resumed from version `start` draws other random numbers than before.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class RandomActions:
         self.obs, self.first = self._rows.obs, self._rows.first
 
     def _anything(self, count: int) -> np.ndarray:
-        """Actions drawn evenly: every choice alike, every bounded number from -1 to 1."""
+        """Uniform random actions: every choice with equal probability, every number from -1 to 1."""
         columns: list[Any] = []
         for part in self._action.parts:
             if isinstance(part, Categorical):
@@ -81,5 +81,5 @@ def random_action_rows(
     actor: int,
     context: Context,
 ) -> EnvRows:
-    """What an actor builds instead of `make_rows`."""
+    """The rows of `make_rows` with random actions."""
     return RandomActions(make_rows(actor, context), action, epsilon, seed, actor, start)

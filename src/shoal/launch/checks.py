@@ -1,7 +1,7 @@
-"""`--until-eval`: the newest policy is evaluated beside the training, time and again, until it is good enough.
+"""`--until-eval`: the newest policy is evaluated beside the training, repeatedly, until it is good enough.
 
-A mean over training episodes is noisy, is of many policies, and passes a goal by luck first. A check plays fresh episodes of
-one policy; three in a row must reach the goal, and the policy of the last of them is the one that is kept.
+A mean over training episodes is noisy, mixes many policies, and may pass a goal by luck. A check plays fresh episodes of one
+policy; three checks in a row must reach the goal, and the policy of the last one is kept.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from shoal.core.program import Report
 from shoal.experiment import Settings
 from shoal.launch.evaluation import EvaluationFailed, Evaluator
 
-EPISODES = 25  # of a check: few enough to be quick, enough to tell a policy that is good from one that was lucky
+EPISODES = 25  # of a check: few enough to be quick, enough to tell a good policy from a lucky one
 IN_A_ROW = 3
-NICE = 5  # of the process that plays them: training goes first, and yet a check ends soon
+NICE = 5  # niceness of the process that plays them: training comes first, yet a check ends soon
 
 
 class Check(NamedTuple):
-    """What one check came to."""
+    """The result of one check."""
 
     env_steps: int  # of the training, when its policy was taken
     seconds: float
@@ -54,18 +54,18 @@ class Checks:
 
     @property
     def established(self) -> bool:
-        """The last checks, `IN_A_ROW` of them, have all reached the goal."""
+        """Whether the last `IN_A_ROW` checks have all reached the goal."""
         return self._reached >= IN_A_ROW
 
     @property
     def line(self) -> str:
-        """For the panel."""
+        """A line for the panel."""
         last = "-" if self._last is None else f"{self._last:.1f}"
         way = "sampled" if self._sample else "greedy"
         return f"{way} evaluation {last} (target {self._goal:g}, reached {self._reached} of {IN_A_ROW} times in a row)"
 
     def look(self, report: Report, env_steps: int, seconds: float) -> Check | None:
-        """Begin a check of this report's policy if none is under way; the check that has just ended, if one has."""
+        """Begin a check of this report's policy if none is running. Returns the check that has just ended, if any."""
         if self._given_up:
             return None
         try:
@@ -77,7 +77,7 @@ class Checks:
             played = self._evaluator.look()
         except EvaluationFailed as error:
             self._given_up = True
-            self._say(f"--until-eval is given up, training goes on to its budget: {error}")
+            self._say(f"--until-eval is given up, training continues to its budget: {error}")
             return None
         if played is None:
             return None
@@ -85,7 +85,7 @@ class Checks:
         self._begun, self._last = None, check.ret
         now = time.monotonic()
         self._reached = self._reached + 1 if check.ret >= self._goal else 0
-        # As long as the goal is far, the half of the time is the training's alone.
+        # As long as the goal is not reached, pause as long as the check took: half of the time belongs to training alone.
         self._pause_until = now if self._reached else now + (now - self._began)
         return check
 

@@ -1,4 +1,4 @@
-"""From a plan to what a topology wires together: the algorithm, the environments, and where to go on from."""
+"""From a plan to a blueprint: the algorithm, the environments, and the state to resume from."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from shoal.run.checkpoints import Loaded
 
 def make_algorithm(plan: Plan) -> Algorithm:
     net = plan.net_class(plan.net, plan.spec)
-    # Of the topology as it is set, not of its class: what it needs may depend on its settings.
+    # Ask the configured topology, not its class: its needs may depend on its settings.
     topology = plan.topology_class(plan.topology)
     envs = plan.envs * topology.unrolls(plan.actors, plan.settings.learners)
     workers = plan.actors if topology.each_learns else 1
@@ -36,12 +36,12 @@ def make_algorithm(plan: Plan) -> Algorithm:
 
 
 def initial_state(plan: Plan) -> LearnerState:
-    """The learner's state with which a new run of this plan begins."""
+    """The learner's initial state in a new run of this plan."""
     return make_blueprint(plan, None, None).initial_state()
 
 
 def make_rows(source: Source, envs: int, seed: int, actor: int, context: Context) -> EnvRows:
-    """An actor's environments. In every process this is the first thing that a role builds."""
+    """An actor's environments. In every process, a role builds these first."""
 
     def on_fault(kind: str, detail: str) -> None:
         context.fault(Fault(role=context.name, kind=kind, detail=detail))
@@ -59,9 +59,9 @@ def make_blueprint(
     *,
     driven: bool = False,
 ) -> Blueprint:
-    """`loaded` is a checkpoint to go on from; `weights` are the params and statistics of another run to begin with.
+    """The blueprint of a run. `loaded` is a checkpoint to resume; `weights` are another run's params and statistics to begin with.
 
-    A run goes on from the environment steps that were made, also where an update had another size: `say` hears what begins again.
+    A run continues from the environment steps already made, even if an update had another size. `say` reports what starts over.
     """
     settings, algorithm = plan.settings, make_algorithm(plan)
     steps = algorithm.experience.length * algorithm.task.envs * settings.learners

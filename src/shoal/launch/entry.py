@@ -1,4 +1,4 @@
-"""One run, from a plan to what it leaves in its folder: the entry of everything that trains."""
+"""One run, from a plan to the files in its folder: the entry point of everything that trains."""
 
 from __future__ import annotations
 
@@ -33,22 +33,22 @@ SOON = 30.0  # seconds of training for which an evaluation process is kept ready
 
 @dataclass(frozen=True)
 class Result:
-    """What a run came to."""
+    """The result of a run."""
 
     plan: Plan
     folder: RunFolder
     algorithm: Algorithm
     outcome: Outcome
-    summary: dict[str, Any]  # what `summary.json` holds
+    summary: dict[str, Any]  # the contents of `summary.json`
 
     @property
     def ended(self) -> Ended:
-        """Why it ended: budget, solved, stopped, paused or pruned."""
+        """Why the run ended: budget, solved, stopped, paused or pruned."""
         return self.outcome.ended
 
     @property
     def state(self) -> LearnerState | None:
-        """The learner's last, as the last checkpoint holds it; None where a resumed run had nothing left to do."""
+        """The learner's last state, as in the last checkpoint; None if a resumed run had nothing left to do."""
         state: LearnerState | None = self.outcome.state
         return state
 
@@ -72,19 +72,19 @@ def run(
 ) -> Result:
     """Train as planned, in a folder of its own: config, metrics, checkpoints, policy, summary.
 
-    `out` is a new folder, by default under `runs/`; `resume` is one to go on with, from its last checkpoint or the one it was
+    `out` is a new folder, by default under `runs/`; `resume` is one to continue, from its last checkpoint or the one it was
     opened at. `weights` are leaves of another run's state to begin with. `driver` answers every report: it may hand in
-    weights, stop or pause the run. Callbacks see every report; one that returns True ends the training. `after` is called when
-    training has come to its end by itself, while the folder is still locked, with an evaluator whose clips `record` films.
-    `begun` gets the folder once a checkpoint is in it.
+    weights, stop or pause the run. Callbacks see every report; one that returns True ends the training. `after` is called
+    when training has ended without a request to stop, while the folder is still locked, with an evaluator that films clips by
+    `record`. `begun` gets the folder once it holds a checkpoint.
 
     Raises:
-        BadInput: what was asked for cannot be done; a new folder is gone again.
-        RunFailed: training failed; what was learnt is in the last checkpoint.
+        BadInput: the request cannot be met; a new folder is removed again.
+        RunFailed: training failed; its progress is in the last checkpoint.
     """
     began = time.monotonic() if started_at is None else started_at
     if out is not None and resume is not None:
-        raise BadInput("--out and --resume: a resumed run goes on in its own folder")
+        raise BadInput("--out and --resume: a resumed run continues in its own folder")
     folder = _new_folder(plan, out) if resume is None else _known_folder(resume)
     try:
         with RunLock(folder.path, say), StopRequest() as stop, evaluator_of(plan, folder, record) as evaluator:
@@ -132,7 +132,7 @@ def run(
 
 
 def evaluator_of(plan: Plan, folder: RunFolder, record: Record | None) -> Evaluator:
-    """Plays and films this run's policies; what goes wrong there is logged in the run folder."""
+    """The evaluator of this run's policies; it logs its faults in the run folder."""
 
     def on_fault(fault: Fault) -> None:
         folder.log(f"{fault.role} {fault.kind}\n{fault.detail}")
@@ -164,7 +164,7 @@ def _writing(folder: RunFolder, what: str) -> Iterator[None]:
 
 
 def _released(evaluator: Evaluator, plan: Plan) -> Callback:
-    """Ends the evaluation process in the course of a longer training, which needs its memory more than the start it saves."""
+    """A callback that ends the evaluation process once a training takes longer: memory is worth more than a quick start."""
 
     def callback(report: Report) -> None:
         if report.ended_at - report.began_at > SOON and plan.settings.until_eval is None:
@@ -174,9 +174,9 @@ def _released(evaluator: Evaluator, plan: Plan) -> Callback:
 
 
 def summary_of(plan: Plan, folder: RunFolder, outcome: Outcome, began: float, faults: int) -> dict[str, Any]:
-    """What `summary.json` and the JSON line hold; evaluations are filled in later."""
+    """The contents of `summary.json` and of the JSON line; evaluations are filled in later."""
     settings = plan.settings
-    # The step after an episode's end only resets: nothing is learnt from it.
+    # The step after an episode's end only resets, so nothing is learnt from it.
     learnt = outcome.env_steps - (0 if plan.source.fresh else outcome.episodes)
     return {
         "env": plan.source.name,

@@ -1,8 +1,8 @@
-"""Episodes of a fixed policy in Gymnasium's own environment, played and filmed in a process of its own.
+"""Evaluation: episodes of a fixed policy in Gymnasium's own environment, played and filmed in a process of its own.
 
-An environment that raises, hangs, crashes or shows what is not a number costs an episode, which is counted and played again;
-too many such faults end the evaluation, never the run. Where no process can be started beside this one (a rank of an MPI job,
-an environment that cannot be pickled) the same loop runs here, and survives no more than an environment that raises.
+If the environment raises, hangs, crashes or returns NaN or infinity, the fault is counted and the episode is played again;
+too many such faults end the evaluation, never the run. If no other process can be started (in a rank of an MPI job, or if the
+environment cannot be pickled), the same loop runs in this process, where it survives exceptions but no hang and no crash.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ from shoal.process.mpi_environment import launched
 from shoal.runtimes.guarded import OUTSIDE, CannotSend, Gone, Guarded
 
 PAUSE = 0.1  # seconds between two looks at the process while waiting for it
-STEP_TIMEOUT = 60.0  # seconds that a call of the environment may take, where the runtime has no word on it
-FILM_TRIES = 3  # episodes that break while being filmed, before there is no clip
+STEP_TIMEOUT = 60.0  # seconds that a call of the environment may take, if the runtime sets no limit
+FILM_TRIES = 3  # attempts to film an episode before giving up
 
 OnEpisode = Callable[[float], None]
 
 
 class EvaluationFailed(RunFailed):
-    """Not all episodes could be played, or no clip made: the line says why."""
+    """Not all episodes could be played, or no clip could be made; the message says why."""
 
 
 class Evaluator:
@@ -59,9 +59,9 @@ class Evaluator:
         say: Callable[[str], None] = lambda message: None,
         nice: int = 0,
     ) -> None:
-        """`on_fault` is told of each fault, `say` of what a user should know. The process starts with the first request."""
+        """`on_fault` receives each fault, `say` messages for the user. The process starts with the first request."""
         settle_process()
-        self.faults = 0  # in all that was played and filmed
+        self.faults = 0  # in all episodes played and filmed
         self._name, self._most = plan.source.name, plan.settings.max_faults
         self._on_fault, self._say, self._nice = on_fault, say, nice
         self._stage = Stage(make_algorithm(plan), plan.source, record)
@@ -83,14 +83,14 @@ class Evaluator:
             process.close()
 
     def kill(self) -> None:
-        """Safe to call from a signal handler."""
+        """Kill the process. Safe to call from a signal handler."""
         if self._process is not None:
             self._process.kill()
 
     def start(self, gently: bool = False) -> None:
-        """Start the process now, so that it is ready when it is needed; nothing happens if it runs already.
+        """Start the process now, so that it is ready when needed; does nothing if it is running.
 
-        `gently`: at a low priority while it is loading.
+        `gently`: load at a low priority.
         """
         if self._process is not None or not self.apart:
             return
@@ -110,7 +110,7 @@ class Evaluator:
     def play(
         self, actor: Any, episodes: int, *, sample: bool, seed: int, on_episode: OnEpisode = lambda ret: None
     ) -> Played:
-        """Whole episodes: greedy, or with sampled actions. `EvaluationFailed` after more faults than --max-faults."""
+        """Play whole episodes, greedy or with sampled actions. Raises `EvaluationFailed` after more faults than --max-faults."""
         self.begin(actor, episodes, sample=sample, seed=seed, on_episode=on_episode)
         while (played := self.look(PAUSE)) is None:
             pass
@@ -119,7 +119,7 @@ class Evaluator:
     def begin(
         self, actor: Any, episodes: int, *, sample: bool, seed: int, on_episode: OnEpisode = lambda ret: None
     ) -> None:
-        """As `play`, without waiting: `look` tells what became of it. What was begun before is given up."""
+        """As `play`, without waiting: `look` returns the result. Abandons whatever was begun before."""
         todo = [(episode, 0) for episode in range(episodes)]
         request = PlayRequest(todo, min(TOGETHER, episodes), sample, seed, to_vector(actor).tobytes())
         self._match = _Match(request, on_episode)
@@ -128,7 +128,7 @@ class Evaluator:
             self._process.ask(encode(request))
 
     def look(self, seconds: float = 0.0) -> Played | None:
-        """What was begun, once it is complete; waits at most `seconds` for news. `EvaluationFailed` as `play`."""
+        """The result of `begin` once it is complete, else None; waits at most `seconds`. Raises `EvaluationFailed` as `play`."""
         match = self._match
         assert match is not None, "nothing was begun"
         try:
@@ -154,7 +154,7 @@ class Evaluator:
             self._fault(match, message.kind, message.detail)
 
     def _lost(self, match: _Match, gone: Gone) -> None:
-        """Another process plays what is left. The episode whose environment was being called begins elsewhere."""
+        """Let another process play the rest. The episode whose environment was being called gets another start."""
         if gone.kind == "unsent":
             self._stay_here(gone.detail.splitlines()[-1])
             return
@@ -188,8 +188,8 @@ class Evaluator:
     def film(self, actor: Any, *, seed: int, max_steps: int, seconds: float) -> bytes:
         """One greedy episode as an mp4, cut after `max_steps` or `seconds` of drawing.
 
-        `BadInput` if the environment shows no picture, `EvaluationFailed` if it breaks.
-        Without a display, MuJoCo's renderers that need none are tried one after the other, unless MUJOCO_GL names one.
+        Raises `BadInput` if the environment returns no frames, `EvaluationFailed` if it breaks.
+        Without a display, MuJoCo's off-screen renderers are tried one after the other, unless MUJOCO_GL names one.
         """
         request = FilmRequest(seed, max_steps, seconds, None, to_vector(actor).tobytes())
         why: ShoalError | None = None
@@ -197,10 +197,10 @@ class Evaluator:
             try:
                 return self._film(msgspec.structs.replace(request, backend=backend))
             except (BadInput, EvaluationFailed) as error:
-                why = why or error  # the first is the one that usually works
-            if "mujoco" not in sys.modules:  # what one of its renderers cannot draw, another may
+                why = why or error  # report the first, which usually works
+            if "mujoco" not in sys.modules:  # only MuJoCo has several renderers to try
                 break
-            self.close()  # a process keeps the renderer that it has loaded
+            self.close()  # a process cannot change a renderer that it has loaded
         assert why is not None
         raise why
 
@@ -215,7 +215,9 @@ class Evaluator:
             assert not isinstance(message, EndedMessage)
             self._tell(message.kind, message.detail)
             broken = message.detail
-        raise EvaluationFailed(f"{self._name} broke {FILM_TRIES} times while it was filmed, at last with {broken}")
+        raise EvaluationFailed(
+            f"{self._name} broke {FILM_TRIES} times while it was filmed, the last time with {broken}"
+        )
 
     def _filmed(self, request: bytes) -> Message:
         self.start()
@@ -246,7 +248,7 @@ def _unmarked(inside: int) -> None:
 
 
 def backends(variables: Mapping[str, str]) -> tuple[str | None, ...]:
-    """MuJoCo's renderers in the order of trying: those that need no display where there is none.
+    """MuJoCo's renderers in the order of trying: the off-screen ones if there is no display.
 
     None leaves the choice to the environment, and so to a MUJOCO_GL that the user has set.
     """
@@ -265,7 +267,7 @@ class _Match:
         self.faults = 0
 
     def rest(self) -> PlayRequest:
-        """What is left to play."""
+        """The request for the episodes that are left to play."""
         left = [(i, self.attempts.get(i, 0)) for i in range(self.episodes) if i not in self.ended]
         return msgspec.structs.replace(self.request, todo=left)
 

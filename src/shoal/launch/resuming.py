@@ -1,4 +1,4 @@
-"""Going on from a checkpoint: what of it fits the run as it is set now, what begins again, and what is refused."""
+"""Resuming from a checkpoint: which parts fit the current settings, which start over, and what is refused."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from shoal.learning.replay_update import REPLAY, is_saved, row_record
 from shoal.run.checkpoints import Loaded
 
 Say = Callable[[str], None]
-SIZES = ("actors", "envs", "learners", "backend")  # settings that the parts of roles depend on, besides the topology
+SIZES = ("actors", "envs", "learners", "backend")  # settings that the roles' parts depend on, besides the topology
 RETURNS = "reward/returns"  # the leaf with one number for each environment of the batch
-OLD_LASTING = [REPLAY]  # of checkpoints that do not say which of their parts last
+OLD_LASTING = [REPLAY]  # lasting parts of checkpoints that do not list them
 
 
 def state_to_go_on_from(plan: Plan, algorithm: Algorithm, loaded: Loaded, say: Say) -> dict[str, np.ndarray]:
-    """The learner's leaves that fit. `BadInput` where weights or moments do not; statistics of rewards may begin again."""
+    """The learner's leaves that fit. Raises `BadInput` if weights or moments do not; reward statistics may start over."""
     saved = under(loaded.arrays, "state/")
     before, now = _config_of(loaded), _plain(plan.as_dict())
     was, name = before.get("algo", {}).get("name"), now["algo"]["name"]
@@ -53,7 +53,7 @@ def state_to_go_on_from(plan: Plan, algorithm: Algorithm, loaded: Loaded, say: S
 
 
 def parts_to_go_on_from(plan: Plan, loaded: Loaded, say: Say) -> dict[str, dict[str, np.ndarray]]:
-    """The parts of the roles: all of them, or where their number or kind has changed those that hold by themselves."""
+    """The roles' parts: all of them, or only the lasting ones if the number or kind of roles has changed."""
     parts: dict[str, dict[str, np.ndarray]] = {}
     for name, array in under(loaded.arrays, "part/").items():
         part, _, leaf = name.partition("/")
@@ -71,7 +71,7 @@ def parts_to_go_on_from(plan: Plan, loaded: Loaded, say: Say) -> dict[str, dict[
 
 
 def with_replay(blueprint: Blueprint, loaded: Loaded, say: Say) -> Blueprint:
-    """`blueprint` without a replay whose rows are of another kind. `say` hears what does not come back as it was."""
+    """`blueprint` without a replay whose rows are of another kind. `say` reports what is not restored as it was."""
     if not isinstance(blueprint.algorithm.experience, Replay):
         return blueprint
     saved = blueprint.snapshots.get(REPLAY)
@@ -105,7 +105,7 @@ def _config_of(loaded: Loaded) -> dict[str, Any]:
 
 
 def _plain(config: Mapping[str, Any]) -> dict[str, Any]:
-    """As it reads back from a file."""
+    """`config` as it would be read back from a file."""
     plain: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(config))
     return plain
 
@@ -114,14 +114,14 @@ def _misfit(name: str, wanted: Mapping[str, tuple[int, ...]], found: Mapping[str
     kinds = {"params": "weights", "moments": "the optimiser's moments", "obs": "statistics of observations"}
     kind = f"{name!r} ({kinds.get(name.split('/')[0], 'state of the algorithm')})"
     if name not in wanted:
-        return f"it has {kind}, for which this run has no place"
+        return f"it has {kind}, which this run does not use"
     if name not in found:
         return f"it has no {kind}, which this run needs"
     return f"{kind} has shape {found[name]} there and {wanted[name]} here"
 
 
 def _hint(name: str, before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
-    """The settings that may be why: of the net where weights differ, else of the algorithm."""
+    """The settings that may be the cause: the net's first if weights differ, else the algorithm's first."""
     if not before:
         return "; leave the settings of --net and --algo as they were"
     axes = ("net", "algo") if name.startswith(("params", "moments", "extra")) else ("algo", "net")

@@ -1,4 +1,4 @@
-"""Checkpoints and policies, back to life."""
+"""Restoring checkpoints and policies."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def under(arrays: Mapping[str, np.ndarray], prefix: str) -> dict[str, np.ndarray
 
 
 def check_same_spaces(plan: Plan, meta: Mapping[str, Any]) -> None:
-    """A checkpoint of another environment's spaces cannot go on here."""
+    """Refuse a checkpoint whose observation or action space differs from the plan's."""
     now = msgspec.to_builtins(plan.spec)
     before = meta.get("spec", {})
     for what in ("obs", "action"):
@@ -35,9 +35,9 @@ def check_same_spaces(plan: Plan, meta: Mapping[str, Any]) -> None:
 
 
 def state_of(algorithm: Algorithm, arrays: Mapping[str, np.ndarray]) -> LearnerState:
-    """A saved learner state, its leaves in the order that the algorithm gives them.
+    """A saved learner state, restored into the algorithm's structure.
 
-    Running returns of other environments than those of the newest settings, which a resume may have changed, are left out.
+    Reward statistics that do not fit the newest settings, which a resume may have changed, are replaced by zeros.
     """
     settle_process()
     shape = jax.eval_shape(lambda: algorithm.init(jax.random.key(0)))
@@ -54,6 +54,6 @@ def actor_of(algorithm: Algorithm, arrays: Mapping[str, np.ndarray]) -> Any:
 
 
 def write_policy(path: Path, plan: Plan, state: Any, algorithm: Algorithm) -> None:
-    """What acting needs, with what it takes to rebuild it."""
+    """Write the acting part of a state, with the config that rebuilds it."""
     arrays = named_leaves(algorithm.actor_state(state))
     save_policy(path, arrays, {"config": plan.as_dict(), "params_sha256": params_hash(state.params)})

@@ -1,4 +1,4 @@
-"""What the process that evaluates does: it plays and films on request, and says so in typed messages."""
+"""The evaluating process's code: it plays and films on request, and answers in typed messages."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class PlayRequest(msgspec.Struct, frozen=True, tag="play"):
     """Play these episodes. `actor` is the acting part of the weights, as one float32 vector."""
 
     todo: list[tuple[int, int]]  # (episode, attempt)
-    size: int  # at a time
+    size: int  # episodes at a time
     sample: bool
     seed: int
     actor: bytes
@@ -87,7 +87,7 @@ def decode(data: bytes) -> Message:
 
 @dataclass(frozen=True)
 class Stage:
-    """A recipe without live things, so that it can be sent to another process. Called there with each request."""
+    """A recipe without live objects, so that it can be sent to another process. Called there with each request."""
 
     algorithm: Algorithm
     source: Source
@@ -142,7 +142,7 @@ class Stage:
 
 
 class _Watched:
-    """What is filmed, with its calls marked."""
+    """An environment whose calls are marked."""
 
     def __init__(self, env: Any, mark: Mark) -> None:
         self.reset, self.step, self.render = (self._marked(f, mark) for f in (env.reset, env.step, env.render))

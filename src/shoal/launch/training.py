@@ -36,19 +36,19 @@ from shoal.run.sinks import open_sinks
 from shoal.runtimes.threads import aside
 
 WINDOW = 100  # episodes behind the mean return
-OLDEST = 4096  # versions: older ones are counted with these
-TOLD = 10  # failed updates that are told one by one; then only each time that their number doubles
+OLDEST = 4096  # versions: larger lags are counted as this one
+TOLD = 10  # failed updates that are reported one by one; then only each time their number doubles
 Callback = Callable[[Report], Any]
 
 
 @dataclass
 class Outcome:
-    """What training came to. Times count from the first environment step."""
+    """The outcome of a training. Times count from the first environment step."""
 
     state: Any = None
     version: int = 0
     env_steps: int = 0
-    episodes: int = 0  # that ended
+    episodes: int = 0  # finished ones
     began_at: float | None = None  # on the monotonic clock
     wall_s: float = 0.0
     solved_at_s: float | None = None
@@ -59,15 +59,15 @@ class Outcome:
     lag_max: float = 0.0
     histogram: Counter[int] = field(
         default_factory=Counter
-    )  # rows learnt from, by how many versions old what acted was
+    )  # {age of the acting weights in versions: rows learnt from}
     faults: int = 0
-    times: dict[str, float] = field(default_factory=dict)  # seconds in all, by metric `time/...`
-    checks: deque[Check] = field(default_factory=lambda: deque(maxlen=WINDOW))  # the last, of --until-eval
-    bad_updates: int = 0  # that were dropped, because something in them was not finite
+    times: dict[str, float] = field(default_factory=dict)  # total seconds by metric `time/...`
+    checks: deque[Check] = field(default_factory=lambda: deque(maxlen=WINDOW))  # the last ones, of --until-eval
+    bad_updates: int = 0  # dropped because some value was not finite
 
     @property
     def stopped(self) -> bool:
-        """On request, before the budget was spent or the goal was reached."""
+        """Whether it ended on request, before the budget was spent or the goal was reached."""
         return self.ended in ("stopped", "paused", "pruned")
 
     @property
@@ -76,7 +76,7 @@ class Outcome:
 
     @property
     def score(self) -> float | None:
-        """What the best checkpoint is chosen by: the mean return, once its window is full."""
+        """The mean return once its window is full; the best checkpoint is chosen by it."""
         return self.return_mean if len(self.recent) == WINDOW else None
 
 
@@ -123,14 +123,14 @@ class Training:
         self._say(message)
 
     def run(self, stop: StopRequest) -> Outcome:
-        """Train to the end of the budget, to the return asked for, or until stopped. Always leaves a checkpoint.
+        """Train until the budget is spent, the target is reached, or a stop is requested. Always leaves a checkpoint.
 
-        `stop` is a request that is entered already.
+        `stop` must already be entered.
         """
         plan, settings = self.plan, self.plan.settings
         runtime = plan.runtime_class(plan.runtime)
         program = plan.topology_class(plan.topology).program(self.blueprint)
-        # A source of another kind need not know how to help.
+        # Only `EnvSource` has `help`; other sources need not.
         program = dataclasses.replace(program, helper=getattr(plan.source, "help", None))
         check_fits(program, str(settings.runtime), runtime.provides, str(settings.topology))
         config = plan.as_dict()
@@ -160,7 +160,7 @@ class Training:
                         self._begun(self.folder.path)
                     with unscanned():
                         self.outcome.ended = self._loop()
-            except BadInput:  # refused; unless it comes from a callback, there is nothing to save
+            except BadInput:  # nothing to save, unless it came from a callback or the driver
                 if self.outcome.state is not None:
                     self._save(exact=False)
                 raise
@@ -177,12 +177,12 @@ class Training:
         return self.outcome
 
     def _make_ready(self) -> None:
-        """Make the first weights while the roles are built and compiled; where that fails, it does again for the role that asks."""
+        """Make the first weights while the roles are built and compiled; a failure shows again in the role that needs them."""
         with contextlib.suppress(Exception):
             self.blueprint.initial_state()
 
     def _loop(self) -> Ended:
-        """Take what the session reports, answer it, and save now and then; why it is over."""
+        """Take the session's reports, answer them, and save from time to time. Returns why training ended."""
         if self.outcome.version >= self.blueprint.updates:
             return "budget"
         events, last_saved = iter(self._session), time.monotonic()
@@ -206,7 +206,7 @@ class Training:
                 last_saved = time.monotonic()
 
     def _answer(self, report: Report) -> Reply | None:
-        """The driver's reply. Weights that it hands in are the run's from here on, also in a checkpoint."""
+        """The driver's reply. Weights that it hands in are the run's from here on, also in checkpoints."""
         reply = None if self._driver is None else self._driver(report)
         if reply is None or reply.weights is None:
             return reply
@@ -220,7 +220,7 @@ class Training:
         return reply
 
     def _over(self, report: Report, reply: Reply | None) -> Ended | None:
-        """Why training ends after this report, if it does. Callbacks see every report."""
+        """Why training ends after this report; None if it continues. Calls the callbacks with every report."""
         settings, outcome = self.plan.settings, self.outcome
         target = settings.until_return
         solved = target is not None and (score := outcome.score) is not None and score >= target
@@ -240,7 +240,7 @@ class Training:
         return "stopped" if any(wants_end) else None
 
     def _check(self, checks: Checks, report: Report) -> bool:
-        """Whether --until-eval is reached: then the policy that was evaluated last is the one that is kept."""
+        """Whether --until-eval is reached: then the policy that was evaluated last is kept."""
         outcome = self.outcome
         check = checks.look(report, outcome.env_steps, outcome.wall_s)
         if check is not None:
@@ -270,7 +270,7 @@ class Training:
         self._show(report)
 
     def _write(self, now: bool = False) -> None:
-        """Hand what was gathered to the sinks, if it is time to."""
+        """Hand the gathered metrics to the sinks, if it is time."""
         clock = time.monotonic()
         if self._gathered and (now or clock - self._written >= self.plan.settings.metrics_every):
             self._written = clock
@@ -308,7 +308,7 @@ class Training:
         self._log(f"{fault.role} {fault.kind}\n{fault.detail}")
         first_line = fault.detail.strip().splitlines()[-1]
         self._alert(
-            f"fault {outcome.faults}: {fault.role}: {fault.kind}: {first_line} (put right; faults.log has all of it)"
+            f"fault {outcome.faults}: {fault.role}: {fault.kind}: {first_line} (recovered; details in faults.log)"
         )
         if outcome.faults > most:
             raise RunFailed(
@@ -317,7 +317,7 @@ class Training:
             )
 
     def _bad_update(self, fault: Fault) -> None:
-        """An update was dropped: the weights are those before it."""
+        """Record a dropped update: the weights are those before it."""
         outcome, most = self.outcome, self.plan.settings.max_bad_updates
         outcome.bad_updates += 1
         self._gathered.add({"fault/bad_updates": 1.0})
@@ -331,7 +331,7 @@ class Training:
             raise RunFailed(f"{fault.in_a_row} updates in a row failed (--max-bad-updates {most}): {cause}")
 
     def _log(self, text: str) -> None:
-        """Into faults.log, whole."""
+        """Append the whole text to faults.log."""
         try:
             with (self.folder.path / "faults.log").open("a") as file:
                 file.write(f"{time.strftime('%F %T')} {text}\n\n")
@@ -339,10 +339,10 @@ class Training:
             self._alert(f"cannot write faults.log: {error.strerror}")
 
     def _save(self, exact: bool = True) -> None:
-        """A checkpoint of the newest version, unless it is there already.
+        """Save a checkpoint of the newest version, unless it exists already.
 
-        Between two updates it is `exact`: it holds what the roles need to go on bit for bit. In the middle of one it holds
-        the weights of the last.
+        Between two updates it can be `exact`, with the roles' state for a bit-for-bit resume. In the middle of an update it
+        holds only the learner's state after the last one.
         """
         self._write(now=True)
         outcome = self.outcome

@@ -1,8 +1,8 @@
-"""Many runs, and what they came to: grids of trainings, comparisons, published experiments.
+"""Studies of many runs: grids of trainings, comparisons, published experiments.
 
-Here live `grid` (every combination of settings that fits), `compare` (runs a grid, each training in a process of its own),
-`reproduce` (published experiments as folders), `horizons` (GA3C's t_max and gamma, with `estimators` for the bias of n-step
-returns), `measured` (what runs came to, as rows of a table) and `statistics` (IQM with confidence intervals). May import:
-`launch` and below; SciPy. To add one: a runner is a function and a line in its module's `RUNNERS`. Looking for figures and
-pages? `observe`. For one run? `launch`.
+This package holds `grid` (every combination of settings that fits), `compare` (runs a grid, each training in a process of its
+own), `handle` (one run in another process), `reproduce` (published experiments as folders), `horizons` (GA3C's t_max and gamma,
+with `estimators` for the bias of n-step returns), `measured` (results of runs as rows of a table) and `statistics` (IQM with
+confidence intervals). May import: `launch` and below; SciPy. To add one: a runner is a function and a line in its module's
+`RUNNERS`. Looking for figures and pages? `observe`. For one run? `launch`.
 """

@@ -1,7 +1,7 @@
-"""Runs a grid of trainings one after another, each in a process of its own, and puts what they came to side by side.
+"""Runs a grid of trainings one after another, each in a process of its own, and compares their results.
 
-A run that is there already, finished and with the same settings, is not run again: that is how an interrupted comparison goes
-on. An interrupted run begins again, so that its times are those of one piece.
+A finished run with the same settings is not repeated, so an interrupted comparison can be continued. An interrupted run
+starts over, so that its times are those of one uninterrupted run.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def grid(size: Mapping[str, Any], folder: Path, tell: Tell) -> dict[str, Any]:
 
 
 def compare(config: GridConfig, folder: Path, tell: Tell, say: Say = lambda line: None) -> dict[str, Any]:
-    """Run what is not there yet into folders below `folder`: rows, figures and notes, ready for `observe.comparison`."""
+    """Do the missing runs, in folders below `folder`. Returns rows, figures and notes for `observe.comparison`."""
     ways, skipped = ways_of(config)
     for one in skipped:
         say(f"skipped {one.way}: {one.reason}")
@@ -38,7 +38,7 @@ def compare(config: GridConfig, folder: Path, tell: Tell, say: Say = lambda line
     refused: dict[str, str] = {}
     failed: list[str] = []
     total, done = len(ways) * config.seeds, 0
-    # Seeds outside: after the first round every combination has a run, and a machine that slows down does so for all.
+    # Seeds are the outer loop: after the first round every combination has a run, and a slow phase of the machine hits all.
     for seed in range(config.seeds):
         for way in ways:
             name = way.keys["way"]
@@ -59,14 +59,14 @@ def compare(config: GridConfig, folder: Path, tell: Tell, say: Say = lambda line
     skipped += [Skipped(name, reason) for name, reason in refused.items()]
     measured = [way for way in ways if found[way.keys["way"]]]
     if not measured:
-        raise RunFailed(f"no run came to an end: {(failed or [f'{s.way}: {s.reason}' for s in skipped])[0]}")
+        raise RunFailed(f"no run finished: {(failed or [f'{s.way}: {s.reason}' for s in skipped])[0]}")
     rows = rows_of(measured, found)
     notes = [f"skipped {one.way}: {one.reason}" for one in skipped] + [f"failed {line}" for line in failed]
     return {"rows": rows, "figures": figures(rows, config.until_return), "notes": notes + _remarks(config, rows)}
 
 
 def _run(env: str, way: Way, seed: int, folder: Path) -> Path:
-    """The folder of a finished run: as it was found, or after training."""
+    """The folder of a finished run, which is trained first if it is missing."""
     out = folder / way.folder(seed)
     if _finished(out):
         return out
@@ -80,7 +80,7 @@ def _run(env: str, way: Way, seed: int, folder: Path) -> Path:
     if done.code:
         raise RunFailed(done.reason)
     if not _finished(out):
-        raise KeyboardInterrupt  # it was stopped, and so are we
+        raise KeyboardInterrupt  # the run was stopped, so the comparison stops too
     return out
 
 
@@ -97,7 +97,7 @@ def _line(name: str, seed: int, values: Values) -> str:
 
 
 def _remarks(config: GridConfig, rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """What a reader must know to read the table."""
+    """Notes that a reader needs to understand the table."""
     if config.until_return is None:
         return ["no --until-return: every run spent its budget, so times compare equal work and not equal results"]
     lines = [f"the goal: a mean of {config.until_return:g} over the last 100 training episodes"]

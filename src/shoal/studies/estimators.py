@@ -1,4 +1,4 @@
-"""What n-step returns say of a trained policy: their bias and spread against returns to the end of the episode."""
+"""Bias and spread of a trained policy's n-step returns, against returns to the end of the episode."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ class Estimate(NamedTuple):
 
 
 class Played(NamedTuple):
-    """Episodes from their first states, `each` from the same one after another: rewards, values of all states that followed,
-    whether the end was an end."""
+    """Episodes in groups of `each` that share their first state: rewards, values of all visited states, and whether the
+    episode terminated."""
 
     rewards: list[np.ndarray]  # [T] each
     values: list[np.ndarray]  # [T + 1] each
@@ -33,13 +33,13 @@ class Played(NamedTuple):
 
 
 def estimates(run: Path, lengths: Sequence[int], states: int, each: int, seed: int = 0) -> dict[int, Estimate]:
-    """Of n-step returns for each n in `lengths`, by the policy and the values of a run, actions sampled."""
+    """Estimates of n-step returns for each n in `lengths`, with a run's policy and values and sampled actions."""
     played, gamma = play_with_values(run, states, each, seed)
     return compare_returns(played, gamma, lengths)
 
 
 def compare_returns(played: Played, gamma: float, lengths: Sequence[int]) -> dict[int, Estimate]:
-    """n-step returns of the first state beside those to the end: `sum_k gamma^k r_k + gamma^n V(s_n)`."""
+    """Compare n-step returns of the first state, `sum_k gamma^k r_k + gamma^n V(s_n)`, with returns to the end."""
     whole = np.array(
         [
             n_step(r, v, ended, gamma, len(r))
@@ -56,13 +56,13 @@ def compare_returns(played: Played, gamma: float, lengths: Sequence[int]) -> dic
         )
         within = short.reshape(-1, played.each).var(
             axis=1, ddof=1
-        )  # states differ too, which is no error of an estimator
+        )  # within a state: the difference between states is no error of an estimator
         found[n] = Estimate(float(short.mean() - whole.mean()), float(np.sqrt(within.mean())))
     return found
 
 
 def n_step(rewards: np.ndarray, values: np.ndarray, terminated: bool, gamma: float, n: int) -> float:
-    """Of the first state. An episode that is over before has no value behind its end, unless it was cut."""
+    """The n-step return of the first state. If the episode ends earlier, no value follows its end, unless it was truncated."""
     n = min(n, len(rewards))
     ended = terminated and n == len(rewards)
     powers = gamma ** np.arange(n + 1)
@@ -70,8 +70,8 @@ def n_step(rewards: np.ndarray, values: np.ndarray, terminated: bool, gamma: flo
 
 
 def play_with_values(run: Path, states: int, each: int, seed: int) -> tuple[Played, float]:
-    """Episodes side by side in the run's own environment, `each` from the same state, and the run's gamma. Rewards are
-    scaled as in training."""
+    """Episodes in the run's own environment, `each` from the same state, and the run's gamma. Rewards are scaled as in
+    training."""
     folder = RunFolder.open(run)
     stored = folder.read_config()
     named = stored.pop("env")
@@ -102,7 +102,7 @@ def play_with_values(run: Path, states: int, each: int, seed: int) -> tuple[Play
 
 
 class _Kept:
-    """Records what episodes are made of."""
+    """Records the rewards and observations of episodes."""
 
     def __init__(self, episodes: int) -> None:
         self.rewards: list[list[float]] = [[] for _ in range(episodes)]
@@ -125,7 +125,7 @@ def _learnt(reward: float, config: Any) -> float:
 
 
 def _values(algorithm: Any, state: Any, actor: Any, states: np.ndarray) -> np.ndarray:
-    """V of each state [T + 1], padded to a few lengths so that few are compiled."""
+    """V of each state [T + 1], padded to powers of two to limit compilations."""
     size = 1 << (len(states) - 1).bit_length()
     padded = np.concatenate([states, np.repeat(states[-1:], size - len(states), 0)])[:, None]
     first = np.zeros((size, 1), bool)

@@ -1,4 +1,4 @@
-"""A grid of trainings: every combination of algorithm, topology, consistency, actors and any other setting that makes sense."""
+"""A grid of trainings: every valid combination of algorithm, topology, consistency, actors and any other setting."""
 
 from __future__ import annotations
 
@@ -18,29 +18,29 @@ from shoal.experiment import AXES, Settings, resolve
 from shoal.launch.compose import make_algorithm
 from shoal.topologies import TOPOLOGIES
 
-NONE = "-"  # the consistency of a topology that has none to choose
+NONE = "-"  # the consistency of a topology that offers no choice
 
 
 @dataclass(frozen=True, kw_only=True)
 class GridConfig:
-    """What to compare, and until when each run goes."""
+    """What to compare, and when each run ends."""
 
     env: str
-    """what all of them train on"""
+    """environment that all of them train on"""
     algo: tuple[str, ...] = ("ppo",)
     """algorithms"""
     topology: tuple[str, ...] = ()
-    """topologies; by default each algorithm's usual one, or shared_params where consistencies are asked for"""
+    """topologies; by default each algorithm's usual one, or shared_params if consistencies are given"""
     consistency: tuple[str, ...] = ()
-    """how a topology with shared parameters keeps them; topologies without any run once"""
+    """consistencies of shared parameters; topologies without such a choice run once"""
     actors: tuple[Positive, ...] = ()
-    """numbers of actors; by default one a core"""
+    """numbers of actors; by default one per core"""
     settings: dict[str, tuple[Any, ...]] = field(default_factory=dict)
     """further settings of `shoal train`, each with its values"""
     until_return: float | None = None
     """a run ends when the mean of its last 100 episodes reaches this"""
     steps: Positive | None = None
-    """a run ends after this many environment steps at the latest; by default what is tuned for it"""
+    """a run ends after this many environment steps at the latest; by default the tuned number"""
     seeds: Positive = 3
     """runs of each combination"""
 
@@ -49,11 +49,11 @@ class GridConfig:
 class Way:
     """One combination, without its seed."""
 
-    keys: Mapping[str, str]  # as the reader sees them: way (all that varies), series (without actors), and each axis
+    keys: Mapping[str, str]  # for display: way (everything that varies), series (without actors), and each axis
     settings: Mapping[str, Any]  # for `shoal train`
 
     def folder(self, seed: int) -> str:
-        """A name that tells people what it is, and machines whether a single setting differs."""
+        """A folder name: readable words, and a hash that changes with any setting."""
         text = msgspec.json.encode(sorted({**self.settings, "seed": seed}.items()), enc_hook=str)
         words = re.sub(r"[^A-Za-z0-9._=-]+", "_", self.keys["way"]).strip("_")
         return f"{words}-seed-{seed}-{hashlib.sha256(text).hexdigest()[:8]}"
@@ -66,9 +66,9 @@ class Skipped:
 
 
 def ways_of(config: GridConfig) -> tuple[list[Way], list[Skipped]]:
-    """All combinations that fit, and those that do not with the reason.
+    """All valid combinations, and the others with the reason.
 
-    A consistency or another setting that fits nowhere is a mistake, and refused.
+    Raises `BadInput` for a consistency or another setting that fits no combination.
     """
     _check_names(config)
     axes: dict[str, Sequence[Any]] = {"algo": config.algo, "topology": config.topology or (None,)}
@@ -80,7 +80,7 @@ def ways_of(config: GridConfig) -> tuple[list[Way], list[Skipped]]:
         chosen = dict(zip(axes, picked, strict=True))
         keys, settings = _settle(config, chosen)
         if any(settings == known for _, known in resolved):
-            continue  # the same without a consistency
+            continue  # the same combination without a consistency
         try:
             plan = resolve(config.env, settings)
             make_algorithm(plan)
@@ -122,7 +122,7 @@ def _check_names(config: GridConfig) -> None:
 
 
 def _settle(config: GridConfig, chosen: dict[str, Any]) -> tuple[dict[str, str], dict[str, Any]]:
-    """(keys, settings) of one combination: the topology that goes with a consistency, no consistency where there is none."""
+    """(keys, settings) of one combination: adds a topology that fits the consistency, drops a consistency that does not apply."""
     topology, consistency = chosen["topology"], chosen["consistency"]
     if topology is None and consistency is not None:
         algo = ALGOS.get(chosen["algo"])
@@ -145,7 +145,7 @@ def _has_consistency(topology: str) -> bool:
 
 
 def _labels(keys: Mapping[str, str], shown: Sequence[str]) -> dict[str, str]:
-    """`way` names all that varies, `series` the same without the number of actors."""
+    """`way` names everything that varies, `series` the same without the number of actors."""
 
     def name(axis: str) -> str:
         return keys[axis] if axis in ("algo", "topology", "consistency") else f"{axis}={keys[axis]}"
@@ -156,7 +156,7 @@ def _labels(keys: Mapping[str, str], shown: Sequence[str]) -> dict[str, str]:
 
 
 def word(value: Any) -> str:
-    """A value as the command line has it."""
+    """A value as it is written on the command line."""
     if value is None:
         return NONE
     if isinstance(value, bool):

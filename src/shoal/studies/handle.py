@@ -1,8 +1,8 @@
-"""A run in a process of its own: start it, read its metrics as they come, pause or stop it, and go on with it later.
+"""A run in a process of its own: start it, stream its metrics, pause or stop it, and resume it later.
 
-A handle sees a run through its folder, so that it works just as well for a training that somebody else has started. Metrics are
-the lines of `metrics.jsonl`; a request is a signal, answered by a checkpoint and exit code 0. A paused run goes on wherever its
-folder is: on this machine or on another.
+A handle sees a run through its folder, so it also works for a training that was started elsewhere. Metrics are the lines of
+`metrics.jsonl`; a request is a signal, and the run answers with a checkpoint and exit code 0. A paused run can be resumed
+wherever its folder is, on this machine or on another.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ LOOK = 0.1  # seconds between two looks at a run
 
 
 class RunHandle:
-    """One run in another process. `start` begins or resumes one, `attach` finds one; both give its `path`."""
+    """One run in another process. `start` begins or resumes one, `attach` finds one; `path` is its folder."""
 
     def __init__(self, path: Path, command: Command | None = None, *, read: int = 0) -> None:
         self.path, self._command = path, command
@@ -51,13 +51,13 @@ class RunHandle:
     ) -> RunHandle:
         """Begin a training, or `resume` one from its last checkpoint; settings are those of `shoal.train`.
 
-        The process ends with this one, after a checkpoint. `env` is an id or an import path; without `out` the folder is a new one
-        under `runs/`. What the training refuses is raised by `wait`.
+        The process ends with this one, after a checkpoint. `env` is an id or an import path; without `out` the folder is a new
+        one under `runs/`. If the training refuses its settings, `wait` raises the error.
         """
         words, read = ["train", "--quiet", *([] if report else ["--no-report"])], 0
         if resume is not None:
             if out is not None or env is not None:
-                raise BadInput("resume goes on with a run as it is: it takes neither env nor out")
+                raise BadInput("resume continues a run as it is: it takes neither env nor out")
             folder = RunFolder.open(resume)
             read = folder.metrics_path.stat().st_size if folder.metrics_path.exists() else 0
             words += ["--resume", str(folder.checkpoint or folder.path)]
@@ -74,7 +74,7 @@ class RunHandle:
 
     @classmethod
     def attach(cls, path: str | Path) -> RunHandle:
-        """The run in this folder, whoever trains it. Its metrics are read from their beginning."""
+        """The run in this folder, whichever process trains it. Its metrics are read from their beginning."""
         return cls(RunFolder.open(path).path)
 
     @property
@@ -84,9 +84,9 @@ class RunHandle:
         return holder_of(self.path) is not None
 
     def metrics(self) -> Iterator[dict[str, Any]]:
-        """The lines of metrics that were not read yet, then each as it comes, until the run has ended."""
+        """Yield the unread lines of metrics, then each new one, until the run has ended."""
         while True:
-            running = self.running  # asked first: what a run that has ended wrote is all there
+            running = self.running  # checked before reading: if the run has ended, all its lines are there
             self._unread += self._lines.new()
             while self._unread:
                 yield self._unread.popleft()
@@ -103,16 +103,16 @@ class RunHandle:
         self._ask(STOP)
 
     def kill(self) -> None:
-        """End it now. What it learnt since its last checkpoint is lost."""
+        """End the run now. Everything since its last checkpoint is lost."""
         self._ask(signal.SIGKILL)
 
     def wait(self, seconds: float | None = None) -> dict[str, Any]:
         """The summary of the run once it has ended, with `ended`: budget, solved, stopped or paused.
 
         Raises:
-            TimeoutError: it still runs after this many seconds.
+            TimeoutError: the run has not ended after this many seconds.
             BadInput: the training was refused.
-            RunFailed: it failed, was killed, or was asked to end before it had begun; the line says which.
+            RunFailed: the run failed, was killed, or was stopped before it began; the message says which.
         """
         deadline = None if seconds is None else time.monotonic() + seconds
         while self.running:
@@ -123,7 +123,7 @@ class RunHandle:
         if self._command is not None and code:
             raise (BadInput if code == BadInput.exit_code else RunFailed)(self._command.reason)
         if not self._folder.summary_path.exists():
-            raise RunFailed(f"{self.path}: the run was ended before it began")
+            raise RunFailed(f"{self.path}: the run was stopped before it began")
         return read_json(self._folder.summary_path)
 
     def _ask(self, number: signal.Signals) -> None:
@@ -132,9 +132,9 @@ class RunHandle:
             return
         holder = holder_of(self.path)
         if holder is None:
-            raise BadInput(f"{str(self.path)!r}: nothing trains there now")
+            raise BadInput(f"{str(self.path)!r}: no process trains there now")
         if holder.host != socket.gethostname():
-            raise BadInput(f"{str(self.path)!r} is trained by {holder}: ask there")
+            raise BadInput(f"{str(self.path)!r} is trained by {holder}: send the request on that machine")
         os.kill(holder.pid, number)
 
     def _pause(self) -> None:

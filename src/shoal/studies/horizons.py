@@ -1,4 +1,4 @@
-"""How far an agent looks: GA3C's t_max (bias, variance, cost) and gamma (short- or far-sighted), as experiments.
+"""Experiments on an agent's horizon: GA3C's t_max (bias, variance, cost) and gamma (short- or far-sighted).
 
 Each training is a `shoal train` in a process of its own, as a user would start it.
 """
@@ -23,12 +23,12 @@ from shoal.studies.estimators import estimates
 from shoal.studies.grid import word
 
 Tell = Callable[[int, int, str], None]  # runs done, runs in all, what comes next
-TAIL = 0.2  # of a run: what its return at the end is the mean of
+TAIL = 0.2  # last share of a run over which its final return is averaged
 
 
 @dataclass(frozen=True, kw_only=True)
 class HorizonConfig:
-    """What both experiments share."""
+    """Settings that both experiments share."""
 
     env: str
     """environment id"""
@@ -51,9 +51,9 @@ class TmaxConfig(HorizonConfig):
     judged: Positive
     """the t_max whose trained policy and values the estimators are compared on"""
     states: Positive = 20
-    """that episodes begin in for that comparison"""
+    """initial states of the episodes in that comparison"""
     each: Several = 10
-    """episodes from each of them"""
+    """episodes from each state"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,7 +67,7 @@ class GammaConfig(HorizonConfig):
 
 
 def tmax(size: Mapping[str, Any], folder: Path, tell: Tell) -> dict[str, Any]:
-    """One training a t_max and seed; then the n-step returns of one policy beside its returns to the end."""
+    """One training per t_max and seed; then the n-step returns of one policy beside its returns to the end."""
     config = build(TmaxConfig, size)
     if config.judged not in config.t_max:
         raise BadInput(f"judged is {config.judged}: it must be one of t_max, {', '.join(map(str, config.t_max))}")
@@ -111,7 +111,7 @@ def tmax(size: Mapping[str, Any], folder: Path, tell: Tell) -> dict[str, Any]:
 
 
 def gamma(size: Mapping[str, Any], folder: Path, tell: Tell) -> dict[str, Any]:
-    """One training a gamma and seed, each judged by greedy episodes, and a clip of the first seed's agent."""
+    """One training per gamma and seed, each evaluated by greedy episodes, and a clip of the first seed's agent."""
     config = build(GammaConfig, size)
     found: dict[float, list[Path]] = {g: [] for g in config.gammas}
     total = len(config.gammas) * config.seeds
@@ -135,7 +135,7 @@ def gamma(size: Mapping[str, Any], folder: Path, tell: Tell) -> dict[str, Any]:
 
 
 def _train(config: HorizonConfig, more: Mapping[str, Any], seed: int, out: Path) -> Path:
-    """The folder of a finished run: as it was found, or after training."""
+    """The folder of a finished run, which is trained first if it is missing."""
     summary = out / "summary.json"
     if summary.is_file() and not read_json(summary)["stopped"]:
         return out
@@ -157,7 +157,7 @@ def _train(config: HorizonConfig, more: Mapping[str, Any], seed: int, out: Path)
     flags = [part for name, value in settings.items() for part in (f"--{name.replace('_', '-')}", word(value))]
     _command(["train", config.env, "--out", str(out), "--quiet", "--no-report", *flags])
     if not summary.is_file() or read_json(summary)["stopped"]:
-        raise KeyboardInterrupt  # it was stopped, and so are we
+        raise KeyboardInterrupt  # the run was stopped, so the experiment stops too
     return out
 
 
@@ -168,7 +168,7 @@ def _command(words: list[str]) -> None:
 
 
 def _values(runs: list[Path]) -> dict[str, list[Any]]:
-    """What the runs of one row came to, one value a seed."""
+    """Results of the runs of one row, one value per seed."""
     summaries = [read_json(run / "summary.json") for run in runs]
     ends = [_end(run) for run in runs]
     values: dict[str, list[Any]] = {
@@ -190,7 +190,7 @@ def _returns(run: Path) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _episodes(run: Path) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """(environment steps, mean return, how many episodes) of each line in which an episode ended."""
+    """(environment steps, mean return, number of episodes) of each line in which an episode ended."""
     rows = timeline(read_metrics(run / "metrics.jsonl"))
     at, values = series(rows, "episode/return")
     ended = [rows[i] for i in at]
@@ -199,7 +199,7 @@ def _episodes(run: Path) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 def _end(run: Path) -> float:
-    """The mean return of the training episodes in the last part of a run; NaN where none ended there."""
+    """The mean return of the training episodes in the last part of a run; NaN if no episode ended."""
     steps, values, counts = _episodes(run)
     if not len(steps):
         return float("nan")

@@ -1,4 +1,4 @@
-"""What runs came to, side by side: values of each run, rows of a table with their intervals, pictures and CSV files."""
+"""Results of runs side by side: values of each run, rows of a table with intervals, figures and CSV files."""
 
 from __future__ import annotations
 
@@ -19,31 +19,31 @@ from shoal.studies.statistics import interval
 
 Values = dict[str, Any]
 
-# What is measured, in the order of the table: {name: (title, picture's hint or None for no picture)}.
+# The measured values, in the order of the table: {name: (title, the figure's hint or None for no figure)}.
 COLUMNS: dict[str, tuple[str, str | None]] = {
     "solved": ("solved", None),
     "episodes": ("episodes", "Training episodes until the goal was reached, of all actors together. Fewer is better."),
-    "s_per_episode": ("s an episode", "Seconds of training for each episode, of all actors together. Less is better."),
+    "s_per_episode": ("s/episode", "Seconds of training for each episode, of all actors together. Less is better."),
     "seconds": ("seconds", "Seconds from the first environment step until the goal was reached. Less is better."),
     "minutes": ("minutes", None),
-    "speedup": ("speed-up", "How many times as soon as the smallest number of actors. More is better."),
+    "speedup": ("speed-up", "Speed relative to the smallest number of actors. More is better."),
     "env_steps": ("env steps", None),
     "efficiency": (
         "samples against sync",
-        "Environment steps that sync needed, over those needed here: below 1 is experience lost to lag.",
+        "Environment steps that sync needed, divided by those needed here: below 1, lag has cost experience.",
     ),
-    "steps_per_s": ("steps/s", "Environment steps a second while training. More is better."),
-    "lag": ("lag", "How many versions old the weights were that had acted, on average."),
+    "steps_per_s": ("steps/s", "Environment steps per second while training. More is better."),
+    "lag": ("lag", "Age of the weights that acted, in versions, on average."),
     "lag_max": ("lag, most", None),
-    "lock_ms": ("lock, ms", "Milliseconds that a worker waited for the lock in an unroll, on average."),
-    "model_error": ("model error", "Error of the world model on transitions that it has not seen, at the end."),
+    "lock_ms": ("lock, ms", "Milliseconds that a worker waited for the lock per unroll, on average."),
+    "model_error": ("model error", "Error of the world model on held-out transitions, at the end."),
     "return_mean": ("return", None),
     "eval_mean": ("greedy return", None),
     "setup_s": ("set-up, s", None),
 }
 _TITLES = {
     "episodes": "Episodes to solve",
-    "s_per_episode": "Seconds an episode",
+    "s_per_episode": "Seconds per episode",
     "seconds": "Total time",
     "speedup": "Speed-up",
     "efficiency": "Sample efficiency against sync",
@@ -55,7 +55,7 @@ _TITLES = {
 
 
 def measure(run: Path, until_return: float | None) -> Values:
-    """What one finished run came to. What counts until the goal is left out where the goal was not reached."""
+    """The values of one finished run. Values that count until the goal are left out if it was not reached."""
     summary = read_json(run / "summary.json")
     rows = timeline(read_metrics(run / "metrics.jsonl"))
     solved = summary["solved_at_s"] is not None
@@ -71,7 +71,7 @@ def measure(run: Path, until_return: float | None) -> Values:
     values |= {name: summary[name] for name in ("steps_per_s", "return_mean", "eval_mean", "setup_s")}
     _, locked = series(rows, "time/lock")
     if len(locked):
-        values["lock_ms"] = 1e3 * float(locked.sum()) * summary["actors"] / max(1, summary["updates"])  # an unroll
+        values["lock_ms"] = 1e3 * float(locked.sum()) * summary["actors"] / max(1, summary["updates"])  # per unroll
     _, errors = series(rows, "model/error")
     if len(errors):
         values["model_error"] = float(errors[-1])
@@ -79,7 +79,7 @@ def measure(run: Path, until_return: float | None) -> Values:
 
 
 def rows_of(ways: Sequence[Way], found: Mapping[str, Sequence[Values]]) -> list[dict[str, Any]]:
-    """A row a combination, its values one a run; ratios to other rows as a mean with its interval."""
+    """One row per combination, with one value per run; ratios to other rows are a mean with its interval."""
     rows: list[dict[str, Any]] = []
     for way in ways:
         runs = found[way.keys["way"]]
@@ -114,7 +114,7 @@ def ratio(top: Sequence[float], bottom: Sequence[float]) -> dict[str, Any]:
 
 
 def summary_of(value: Any) -> tuple[float, float | None, float | None] | None:
-    """(mean, low, high) of one cell; None where it holds no numbers."""
+    """(mean, low, high) of one cell; None if it holds no numbers."""
     if isinstance(value, Mapping):
         ends = value["ci"] or (None, None)
         return float(value["mean"]), ends[0], ends[1]
@@ -126,7 +126,7 @@ def summary_of(value: Any) -> tuple[float, float | None, float | None] | None:
 
 
 def figures(rows: Sequence[Mapping[str, Any]], until_return: float | None) -> list[dict[str, Any]]:
-    """The pictures: one for each measured thing that there is, over the number of actors."""
+    """One figure for each measured value, over the number of actors."""
     made = []
     for column, (title, hint) in COLUMNS.items():
         lines: dict[str, list[dict[str, Any]]] = {}
@@ -152,7 +152,7 @@ def figures(rows: Sequence[Mapping[str, Any]], until_return: float | None) -> li
 
 
 def table_of(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """The table of a comparison: every column that has something in it."""
+    """The table of a comparison, without empty columns."""
     shown = {
         c: title for c, (title, _) in COLUMNS.items() if c != "minutes" and any(c in row["values"] for row in rows)
     }
@@ -160,7 +160,7 @@ def table_of(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def write_csv(folder: Path, rows: Sequence[Mapping[str, Any]]) -> None:
-    """`table.csv`, a line a combination with mean, low and high of each column, and `runs.csv`, a line a run."""
+    """Write `table.csv`, one line per combination with mean, low and high of each column, and `runs.csv`, one line per run."""
     names = [c for c in COLUMNS if any(c in row["values"] for row in rows)]
     keys = list(dict.fromkeys(key for row in rows for key in row["keys"]))
     lines: list[list[Any]] = [[*keys, "runs", *(f"{c}{end}" for c in names for end in ("", "_low", "_high"))]]

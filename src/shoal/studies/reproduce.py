@@ -1,4 +1,4 @@
-"""Published experiments: where they are, what their specs say, and the numbers to compare with.
+"""Published experiments: their folders, their specs, and the numbers to compare with.
 
 An experiment is a folder in `experiments/` of a source checkout: spec.toml, reference.csv, README.md with the deviations.
 """
@@ -17,7 +17,7 @@ SPEC_ENTRIES = {"title", "source", "runner", "all", "full", "quick", "tables", "
 
 
 def experiments_folder() -> Path:
-    """`experiments/` of the source checkout that this code runs from, or that the user stands in."""
+    """`experiments/` of the source checkout that this code runs from, or of the one around the working folder."""
     here = Path(__file__).resolve().parents[3]
     for place in (here, Path.cwd(), *Path.cwd().parents):
         if any((place / "experiments").glob("*/spec.toml")):
@@ -30,7 +30,7 @@ def names(root: Path) -> list[str]:
 
 
 def read_spec(folder: Path) -> dict[str, Any]:
-    """A spec.toml, whole: what every experiment must say is there, and nothing else."""
+    """A spec.toml. Raises `BadInput` if a required entry is missing or an entry is unknown."""
     path = folder / "spec.toml"
     try:
         spec = tomllib.loads(path.read_text())

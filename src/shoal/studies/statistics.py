@@ -1,4 +1,4 @@
-"""What a list of returns says: mean, spread, interquartile mean, and how sure one may be of them."""
+"""Statistics of returns: mean, spread, interquartile mean, and confidence intervals."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def interval(
     if np.ptp(array) == 0.0:  # nothing to resample: BCa would divide by zero
         return float(array[0]), float(array[0])
     bootstrap: Any = importlib.import_module("scipy.stats").bootstrap
-    # BCa's jackknife needs the values one by one; past a thousand the plain percentile is as good and much quicker.
+    # BCa's jackknife costs one evaluation per value; beyond a thousand the plain percentile is as good and much quicker.
     method = "BCa" if array.size <= 1000 else "percentile"
     result = bootstrap(
         (array,),
@@ -64,14 +64,14 @@ def interval(
 
 
 def summarise(returns: Sequence[float]) -> Summary:
-    """Of the returns of one policy's episodes."""
+    """Summary of the returns of one policy's episodes."""
     array = _checked(returns)
     return Summary(float(array.mean()), float(array.std()), iqm(returns), interval(returns), int(array.size))
 
 
 def over_seeds(returns: Sequence[Sequence[float]]) -> Summary:
-    """Of repeated runs, each with its episodes' returns. A seed is one observation: its mean. More episodes of one seed
-    make no interval narrower."""
+    """Summary of repeated runs, each with its episodes' returns. A seed is one observation, its mean, so more episodes per
+    seed do not narrow the interval."""
     if not returns:
         raise BadInput("no seeds to summarise: at least 1")
     return summarise([float(_checked(one).mean()) for one in returns])

@@ -1,7 +1,7 @@
-"""Topologies: which roles there are, and which ports join them. Wiring only.
+"""Topologies: the roles of a program and the ports that join them. Wiring only.
 
-May import: roles, core. A topology turns `Blueprint` into a `Program`; it knows no runtime. To add one: its file, one line in
-`TOPOLOGIES`, its row in the test matrix. Looking for the loops? `roles`. For how a port is made? `runtimes`.
+May import: roles, core. A topology turns a `Blueprint` into a `Program`; it knows no runtime. To add one: its file, one line in
+`TOPOLOGIES`, its row in the test matrix. Looking for the loops? `roles`. For implementations of ports? `runtimes`.
 """
 
 from __future__ import annotations

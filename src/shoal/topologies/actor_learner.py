@@ -1,12 +1,12 @@
-"""`actor_learner`: actors and learners apart. Actors push unrolls and never wait for learning, except where a queue is full.
+"""`actor_learner`: actors decoupled from learners. Actors push unrolls and wait for learning only if a queue is full.
 
     actor 0 ─┐                      ┌─> learner 0 ─ weights ─> all actors
     actor 1 ─┼─ queue, stack        │      │
     actor 2 ─┤  or window           ┤    group: gradients averaged, every decision shared
     ...     ─┘                      └─> learner 1
 
-Which weights act on which unroll is left to chance: what acts lags behind what learns, which is measured, limited (`max_lag`) and
-corrected (V-trace, or PPO's ratio).
+Timing decides which weights act on which unroll, so acting weights lag behind the learner's. The lag is measured, limited
+(`max_lag`) and corrected (V-trace, or PPO's ratio).
 """
 
 from __future__ import annotations
@@ -29,43 +29,43 @@ from shoal.roles.joint_learner import COUNTS, LAGS, TOTALS_SIZE, JointLearner, s
 from shoal.roles.learner import Learner
 from shoal.topologies.topology import AS_TUNED
 
-METRICS = 64  # numbers that learners exchange about an update, at most
+METRICS = 64  # at most this many metrics are exchanged between learners per update
 MAXIMA = 4  # at most this many of them are maxima, for which every learner's number is sent
 
 
 @dataclass(frozen=True, kw_only=True)
 class ActorLearnerConfig:
-    """Actors and learners apart."""
+    """Actors decoupled from learners."""
 
     stream: Literal["queue", "stack", "window"] = "queue"
-    """what joins an actor to the learners: oldest first, newest first, or its newest unroll alone, which may be replaced unread"""
+    """order of taking an actor's unrolls: oldest first, newest first, or only the newest, which may be replaced unread"""
     depth: Positive = 1
-    """unrolls that may wait in an actor's queue or stack, besides those that are being learnt from"""
+    """unrolls that may wait in an actor's queue or stack, besides those being learnt from"""
     full: Literal["blocks", "refuses"] = "blocks"
     """a full queue or stack makes its actor wait, or refuses the unroll, which is then lost and counted"""
     batch_unrolls: NonNegative = 0
-    """unrolls of each learner's update, from whichever actors have some; 0 shares out one of each actor"""
+    """unrolls of each learner's update, from any actors that have some; 0 shares out one from each actor"""
     max_lag: NonNegative | None = None
-    """unrolls of weights that are more versions old are dropped and counted; 0: lockstep, version n acts on unroll n"""
+    """drop and count unrolls whose weights are more versions old than this; 0: lockstep, version n acts on unroll n"""
     selection: Literal["assigned", "random"] = "assigned"
     """each learner takes from its own range of actors, or any learner from any actor"""
     reread: bool = False
-    """a learner may read a window again in which there is nothing new"""
+    """a learner may read a window again that holds nothing new"""
     workflow: Literal["async", "joint"] = "async"
     """joint: an actor waits until its unroll has been learnt from, so that a step is L batches, a barrier and new weights"""
     average_every: NonNegative = 0
-    """with several learners: average their weights so often (in updates) instead of each minibatch's gradients; 0 is never"""
+    """with several learners: updates between two averages of their weights, instead of averaging gradients; 0 averages gradients"""
     learning_rate_scale: PositiveFloat = 1.0
-    """with several learners: what their common step is multiplied by, since their joint batch is larger"""
+    """with several learners: factor of their common step, since their joint batch is larger"""
     actor_unrolls: NonNegative = 0
     """an actor ends after this many unrolls; a learner whose actors have ended helps the others; 0 is never"""
     delay: NonNegative = 0
-    """act by weights that are this many versions older than the newest: an artificial lag, for experiments"""
+    """act with weights this many versions older than the newest: an artificial lag, for experiments"""
 
 
 class ActorLearnerTopology:
     Config = ActorLearnerConfig
-    about = "actors and 1..L learners apart: queues or windows, all-reduced gradients; lag is corrected by V-trace"
+    about = "actors decoupled from 1..L learners: queues or windows, all-reduced gradients; V-trace corrects the lag"
     many_learners = True
     each_learns = False
     acting = 0
@@ -76,12 +76,12 @@ class ActorLearnerTopology:
 
     @property
     def apart(self) -> bool:
-        """In lockstep the learner holds the very weights that acted."""
+        """True unless in lockstep, where the learner holds the weights that acted."""
         return self.config.max_lag != 0
 
     @property
     def mixed(self) -> bool:
-        """In lockstep a batch is one unroll of each actor; else of those that had one."""
+        """True unless in lockstep, where a batch is one unroll from each actor."""
         return self.config.max_lag != 0
 
     def unrolls(self, actors: int, learners: int) -> int:
@@ -109,7 +109,7 @@ class ActorLearnerTopology:
         lossy = window or config.full == "refuses"
 
         def stream(of: range, consumers: tuple[str, ...]) -> StreamSpec:
-            # What is learnt from in place needs slots of its own; a joint step has nothing beside it.
+            # Unrolls that are learnt from in place need slots of their own; in a joint step no others wait beside them.
             held = 0 if shared else -(-blueprint.batch // len(of))
             return StreamSpec(
                 producers=tuple(actors[i] for i in of),
@@ -208,15 +208,15 @@ class ActorLearnerTopology:
                 f"--topology.max-lag is {config.max_lag}: every unroll would be dropped, since --topology.delay is {config.delay}"
             )
         if config.max_lag == 0 and (config.stream != "queue" or config.full == "refuses"):
-            raise BadInput("--topology.max-lag is 0: nobody may miss an unroll, so the stream is a queue that blocks")
+            raise BadInput("--topology.max-lag is 0: no unroll may be lost, so the stream must be a queue that blocks")
         if config.stream == "window" and config.full == "refuses":
             raise BadInput(
-                "--topology.full is 'refuses': a window is never full, its newest unroll replaces what was there"
+                "--topology.full is 'refuses': a window is never full, its newest unroll replaces the older one"
             )
         if config.reread and (config.stream != "window" or config.max_lag is not None or config.actor_unrolls):
             raise BadInput(
                 "--topology.reread is for --topology.stream window without --topology.max-lag and --topology.actor-unrolls:"
-                " what may be read again never ends"
+                " a window that is read again never ends"
             )
         self._check_lockstep(blueprint)
         if 0 < config.actor_unrolls * blueprint.actors < blueprint.batch * blueprint.learners:
@@ -226,7 +226,7 @@ class ActorLearnerTopology:
             )
 
     def _check_lockstep(self, blueprint: Blueprint) -> None:
-        """In lockstep nothing may be copied aside, lost, or different from learner to learner."""
+        """Check that in lockstep no unroll is copied or lost, and that learners do not differ."""
         config, many = self.config, blueprint.learners > 1
         copied = config.stream != "queue" or bool(config.actor_unrolls) or (many and config.selection == "random")
         if config.workflow == "joint" and (copied or config.full == "refuses"):
@@ -247,12 +247,12 @@ class ActorLearnerTopology:
 
 
 def same_version(version: int) -> int:
-    """In lockstep the newest weights act."""
+    """The schedule of lockstep: the newest weights act."""
     return version
 
 
 def assigned(actors: int, learners: int, spread: bool) -> list[range]:
-    """Each learner's actors: as many for each, and of the remainder one more for each of the first, or all for the first."""
+    """Each learner's range of actors, of equal size; the remainder is spread over the first learners, or goes to the first."""
     each, rest = divmod(actors, learners)
     sizes = [each + ((i < rest) if spread else rest * (i == 0)) for i in range(learners)]
     ends = list(accumulate(sizes))

@@ -6,8 +6,9 @@
                            pool ─────────────> planner 2 ─┼─ model (a Table)
                                                ...       ─┘
 
-Planners train one shared world model on the real rows, and imagine from them by the newest policy. The learner takes what is there
-and learns from it at a ratio that it controls; a planner waits until its block is taken. Steps and episodes are real ones alone.
+Planners train one shared world model on the real rows, and imagine from them with the newest policy. The learner takes the
+blocks that are ready and learns from them at a ratio that it controls; a planner waits until its block is taken. Only real
+steps and episodes are counted.
 """
 
 from __future__ import annotations
@@ -35,16 +36,16 @@ class DynaConfig:
     """One real actor, and planners."""
 
     explorers: NonNegative = 0
-    """how many of the planners seek what the model knows least, instead of following the policy"""
+    """number of planners that seek what the model knows least, instead of following the policy"""
     consistency: Literal["hogwild", "lock"] = "lock"
-    """how the planners keep the model that they share"""
+    """consistency of the model that the planners share"""
     depth: Positive = 1
-    """blocks that a planner may have ready; more keeps planners busy, and what they imagined grows old"""
+    """blocks that a planner may have ready; more keeps planners busy, but their imagined rows get older"""
     rounds: NonNegativeFloat = 1.0
-    """rounds of planning that the learner waits for at each unroll, of all planners together: it saves real experience; 0 waits
-    for none, which is quicker by the clock where real steps are cheap"""
+    """rounds of planning, of all planners together, that the learner waits for at each unroll: this saves real experience; 0
+    waits for none, which takes less time if real steps are cheap"""
     overlap: bool | None = None
-    """collect the next unroll while the learner trains (lag 1); by default wherever roles run at the same time"""
+    """collect the next unroll while the learner trains (lag 1); by default if roles run at the same time"""
 
 
 class DynaTopology:
@@ -72,7 +73,7 @@ class DynaTopology:
     def program(self, blueprint: Blueprint) -> Program:
         algorithm = blueprint.algorithm
         if not isinstance(algorithm, DynaQ):
-            raise BadInput("topology 'dyna' plans with a world model, which dyna_q alone has: use --algo dyna_q")
+            raise BadInput("topology 'dyna' plans with a world model, which only dyna_q has: use --algo dyna_q")
         schedule = partial(acting_version, blueprint.start, 1 if self.config.overlap else 0)
         planners = tuple(f"planner-{i}" for i in range(1, blueprint.actors))
         explorers = planners[len(planners) - self.config.explorers :] if self.config.explorers else ()

@@ -1,13 +1,13 @@
-"""`ga3c`: agents, predictors and trainers around two queues; how many of each work adjusts itself.
+"""`ga3c`: agents, predictors and trainers around two queues; their numbers adjust themselves.
 
     agent 0 ─┐               ┌─ predictor 0
-    agent 1 ─┼─ questions ───┼─ predictor 1   (batches of what has come)
+    agent 1 ─┼─ questions ───┼─ predictor 1   (batches of open questions)
     ...      │ <── actions ──┘ ...
              └─ unrolls ─────┬─ trainer 0 ─┐
                              └─ trainer 1 ─┴─ gradients ─> learner ─ weights ─> predictors, trainers
 
-Agents have no weights; predictors and trainers keep nothing, so that any of them may die and be replaced. The learner applies
-gradients one after another in order of arrival. Roles that the adjustment may ask for are started and wait.
+Agents have no weights; predictors and trainers keep no state, so any of them can die and be replaced. The learner applies
+gradients one after another in order of arrival. Roles that the adjustment may need are started and wait.
 """
 
 from __future__ import annotations
@@ -33,38 +33,38 @@ class Ga3cConfig:
     """Agents (`--actors`), predictors and trainers."""
 
     predictors: Positive = 2
-    """roles that answer what to do, at first"""
+    """roles that choose actions, at the start"""
     trainers: Positive = 2
-    """roles that compute gradients, at first"""
+    """roles that compute gradients, at the start"""
     prediction_batch: Positive = 128
-    """environments that one call of the policy acts for, at most; 1 predicts each by itself"""
+    """environments per call of the policy, at most; 1 predicts each by itself"""
     prediction_wait: NonNegativeFloat = 0.005
-    """seconds to wait, at most, while fewer than half of the agents have asked; less where calls are quick"""
+    """seconds to wait, at most, while fewer than half of the agents have asked; less if calls are quick"""
     batch_unrolls: NonNegative = 0
-    """unrolls that a trainer puts together for one gradient; 0 is as many as there are agents"""
+    """unrolls that a trainer combines for one gradient; 0 is one per agent"""
     queue: Positive = 100
     """unrolls that may wait for a trainer, shared out among the agents"""
     reward_clip: NonNegativeFloat | None = None
-    """rewards are cut to plus or minus this before learning, 0 leaves them; by default 1 for images, else 0"""
+    """rewards are clipped to plus or minus this before learning, 0 leaves them; by default 1 for images, else 0"""
     adjust: bool | None = None
-    """climb to the numbers of trainers, predictors and agents that train fastest; by default where roles run at once"""
+    """climb to the numbers of trainers, predictors and agents that train fastest; by default if roles run at the same time"""
     adjust_after: PositiveFloat = 10.0
     """seconds before the first step of the adjustment"""
     adjust_every: PositiveFloat = 20.0
-    """seconds for which each is tried"""
+    """seconds for which each step is tried"""
     most: Positive = 3
-    """predictors and trainers that the adjustment may use of each; of the agents it may use all"""
+    """largest number of predictors, and of trainers, that the adjustment may use; it may use all agents"""
 
 
 class Ga3cTopology:
     Config = Ga3cConfig
-    about = "agents ask predictors and feed trainers through queues; how many of each work adjusts itself (GA3C)"
+    about = "agents ask predictors and feed trainers through queues; their numbers adjust themselves (GA3C)"
     apart = True
-    mixed = False  # what would follow environments from batch to batch is refused
+    mixed = False  # algorithms that follow environments from batch to batch are refused
     many_learners = False
     each_learns = False
     acting = 0
-    # What the published system differs in from the table of tuned settings, whose words are for other topologies.
+    # Settings of the published system that differ from the tuned ones, which are for other topologies.
     usual: Mapping[str, Any] = MappingProxyType({"unroll": 5, "normalise_reward": False, "log_epsilon": 1e-6})
 
     def __init__(self, config: Ga3cConfig) -> None:
@@ -122,8 +122,7 @@ def _ports(
         "unrolls": StreamSpec(
             producers=agents,
             consumer=trainers[0],
-            others=trainers[1:]
-            or trainers,  # taken by copy also where there is one trainer, whose batch outgrows a lane
+            others=trainers[1:] or trainers,  # taken by copy even with one trainer, whose batch outgrows a lane
             depth=max(2, -(-queue // len(agents))),
             record=blueprint.record,
         ),
@@ -137,7 +136,7 @@ def _ports(
 
 
 def _check(blueprint: Blueprint) -> None:
-    """One gradient a batch, from statistics that can be merged: say what does not fit."""
+    """Refuse algorithms that need a replay, fresh episodes, several gradients per batch, or normalised rewards."""
     algorithm = blueprint.algorithm
     if not isinstance(algorithm.experience, Unrolls):
         raise BadInput("topology 'ga3c' learns from each unroll once: it takes no replay; a2c and reinforce fit")
@@ -146,11 +145,11 @@ def _check(blueprint: Blueprint) -> None:
     cut = algorithm.minibatches
     if (cut.epochs, cut.parts) != (1, 1):
         raise BadInput(
-            f"topology 'ga3c' computes one gradient a batch, and the algorithm asks for {cut.epochs} epochs of {cut.parts}"
+            f"topology 'ga3c' computes one gradient per batch, and the algorithm asks for {cut.epochs} epochs of {cut.parts}"
             " minibatches: a2c and reinforce fit"
         )
     if blueprint.initial_state().reward is not None:
         raise BadInput(
-            "--algo.normalise-reward does not fit topology 'ga3c', whose unrolls come in no order: --topology.reward-clip"
+            "--algo.normalise-reward does not fit topology 'ga3c', whose unrolls have no order: --topology.reward-clip"
             " or --algo.reward-scale keep rewards small"
         )

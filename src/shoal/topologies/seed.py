@@ -4,8 +4,8 @@
     actor 1 ─ observations ─┼─> inference ───┤           ├─> learner
     ...     <─── actions ───┘                └─ weights <┘
 
-Weights never travel to actors. Unrolls, and the recurrent state of the policy, are kept by the inference: restarting an
-actor loses the rows of one unroll and nothing else. Weights may change inside an unroll, so each step carries its version.
+Weights are never sent to actors. The inference role keeps unrolls and the policy's recurrent state: restarting an actor loses
+only the rows of one unroll. Weights may change inside an unroll, so each step carries its version.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ class SeedConfig:
     """Central inference."""
 
     inference_batch: NonNegative = 0
-    """environments that one call of the policy acts for, at most; 0 is all of them"""
+    """environments per call of the policy, at most; 0 is all of them"""
     inference_wait: NonNegativeFloat = 0.005
-    """seconds to wait, at most, while fewer than half of the actors have asked; less where calls are quick"""
+    """seconds to wait, at most, while fewer than half of the actors have asked; less if calls are quick"""
 
 
 class SeedTopology:
     Config = SeedConfig
-    about = "actors only step environments; one inference beside the learner acts for all of them in batches"
+    about = "actors only step environments; one inference role acts for all of them in batches"
     apart = True
     mixed = False
     many_learners = False
@@ -47,7 +47,7 @@ class SeedTopology:
         self.config = config
 
     def unrolls(self, actors: int, learners: int) -> int:
-        """One of each actor."""
+        """One unroll from each actor."""
         return actors
 
     def program(self, blueprint: Blueprint) -> Program:
@@ -70,7 +70,7 @@ class SeedTopology:
                 question=question_record(blueprint),
                 answer=answer_record(blueprint),
             ),
-            # A lane an actor, all filled by the inference: one slot is learnt from while the other is filled.
+            # One lane per actor, all filled by the inference: one slot is learnt from while the other is filled.
             "unrolls": StreamSpec(
                 producers=("inference",) * blueprint.actors, consumer="learner", depth=2, record=blueprint.record
             ),

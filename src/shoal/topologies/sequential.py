@@ -1,4 +1,4 @@
-"""`sequential`: one loop steps the actors in turn, then learns. Every other topology is measured against it."""
+"""`sequential`: one loop steps the actors in turn, then learns. The reference for every other topology."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class SequentialTopology:
         self.config = config
 
     def unrolls(self, actors: int, learners: int) -> int:
-        """One of each actor."""
+        """One unroll from each actor."""
         return actors
 
     def program(self, blueprint: Blueprint) -> Program:

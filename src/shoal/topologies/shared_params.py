@@ -2,8 +2,8 @@
 
     worker 0 ── pull ──┐            ┌── push ── worker 0            hogwild   adds without a lock
     worker 1 ── pull ──┼── weights ─┼── push ── worker 1            lock      one at a time
-    ...                ┘            └                               sharded   gradients to servers of a slice each
-         └── news ── monitor ── reports                             gossip    a copy a worker, averaged in pairs
+    ...                ┘            └                               sharded   gradients to servers, one per slice
+         └── news ── monitor ── reports                             gossip    one copy per worker, averaged in pairs
 
 With A2C this is A3C. An update is one worker's unroll, and the roster shares them out until the budget is spent.
 """
@@ -34,7 +34,7 @@ from shoal.roles.shared_params import OWN_METRICS, Monitor, SharedParamsConfig, 
 from shoal.topologies.topology import AS_TUNED
 
 REPLAY_METRICS = ("explore/epsilon", "replay/rows", "replay/gradients")
-NEWS = 8  # unrolls that a worker may be ahead of the monitor's looking
+NEWS = 8  # unrolls that a worker may be ahead of the monitor
 
 
 class SharedParamsTopology:
@@ -61,7 +61,7 @@ class SharedParamsTopology:
             )
 
     def unrolls(self, actors: int, learners: int) -> int:
-        """Every worker learns from its own unroll."""
+        """One: every worker learns from its own unroll."""
         return 1
 
     def program(self, blueprint: Blueprint) -> Program:
@@ -78,7 +78,7 @@ class SharedParamsTopology:
         if layout.statistics_size:
             ports["statistics"] = TableSpec(workers=workers, size=layout.statistics_size, consistency="lock")
         if isinstance(blueprint.algorithm.experience, Replay):
-            # A ring a worker, where the monitor can save it, whether they draw from all rings or from their own alone.
+            # One ring per worker, where the monitor can save it, whether workers draw from all rings or only from their own.
             slots = max(1, replay_of(blueprint).capacity // blueprint.actors)
             if config.replay == "local":
                 slots = shared_out(replay_of(blueprint), blueprint.actors).capacity

@@ -4,7 +4,7 @@
     actor 1 ─┼─ unrolls ─> learner ─ weights ─┼─> actor 1
     ...     ─┘                     └─> ...
 
-With `overlap` the actors collect unroll n+1 while the learner trains on unroll n, so that they act by weights one version old.
+With `overlap` the actors collect unroll n+1 while the learner trains on unroll n, so they act with weights one version old.
 Which version acts on which unroll is fixed here, so that every runtime computes the same bits.
 """
 
@@ -25,7 +25,7 @@ class SyncConfig:
     """Lockstep of actors and one learner."""
 
     overlap: bool | None = None
-    """collect the next unroll while the learner trains (lag 1); by default wherever roles run at the same time"""
+    """collect the next unroll while the learner trains (lag 1); by default if roles run at the same time"""
 
 
 class SyncTopology:
@@ -42,11 +42,11 @@ class SyncTopology:
         self.config = config
 
     def unrolls(self, actors: int, learners: int) -> int:
-        """One of each actor."""
+        """One unroll from each actor."""
         return actors
 
     def program(self, blueprint: Blueprint) -> Program:
-        # Partial and not a lambda: the schedule travels to other processes.
+        # Partial and not a lambda: the schedule is sent to other processes.
         schedule = partial(acting_version, blueprint.start, 1 if self.config.overlap else 0)
         actors = tuple(f"actor-{i}" for i in range(blueprint.actors))
         roles = [RoleSpec(name="learner", build=partial(Learner, blueprint, schedule, OneOfEach), main=True)]
@@ -55,7 +55,7 @@ class SyncTopology:
             for i, name in enumerate(actors)
         ]
         ports: dict[str, PortSpec] = {
-            # Two slots a lane: one is learnt from while the other is filled.
+            # Two slots per lane: one is learnt from while the other is filled.
             "unrolls": StreamSpec(producers=actors, consumer="learner", depth=2, record=blueprint.record),
             "weights": BoardSpec(writer="learner", readers=actors, size=blueprint.layout.size, history=2),
         }
@@ -63,5 +63,5 @@ class SyncTopology:
 
 
 def acting_version(start: int, lag: int, unroll: int) -> int:
-    """The version that acts on an unroll: the newest that can be ready without waiting for the unroll before."""
+    """The version that acts on an unroll: its own number minus the lag, and at least `start`."""
     return max(start, unroll - lag)

@@ -20,20 +20,20 @@ class Topology(Protocol):
     about: str
     many_learners: bool  # `--learners` may be more than one
     each_learns: bool  # every actor is a worker, which learns by itself from its own unrolls
-    acting: int  # how many of the actors step real environments; 0 is all of them
-    usual: Mapping[str, Any]  # settings of an algorithm that have other defaults here than in the table of tuned ones
+    acting: int  # number of actors that step real environments; 0 is all of them
+    usual: Mapping[str, Any]  # settings of an algorithm whose defaults here differ from the tuned ones
 
     @property
     def apart(self) -> bool:
-        """Learners may not hold the weights that acted, so `act` sends log-probabilities with each step."""
+        """Whether learners may lack the weights that acted, so that `act` sends log-probabilities with each step."""
 
     @property
     def mixed(self) -> bool:
-        """Batches hold unrolls of any actors, so that a column does not stay with one environment."""
+        """Whether batches hold unrolls of any actors, so that a column does not stay with one environment."""
 
     def __init__(self, config: Any) -> None: ...
 
     def unrolls(self, actors: int, learners: int) -> int:
-        """The number of unrolls in one learner's batch. `BadInput` if these actors and learners cannot make one."""
+        """The number of unrolls in one learner's batch. Raises `BadInput` if these actors and learners cannot make one."""
 
     def program(self, blueprint: Blueprint) -> Program: ...
