@@ -19,7 +19,7 @@ from shoal.ops.shuffle import shuffled
 
 @cache
 def compiled_update(algorithm: Algorithm) -> Any:
-    """(state, acted, [trajectory of each lane], key data, progress) -> (state, actor, metrics); one for equal algorithms."""
+    """(state, acted, [trajectory of each lane], key data, progress) -> (state, actor, metrics); shared by equal algorithms."""
     return jax.jit(partial(update, algorithm))
 
 
@@ -31,12 +31,12 @@ def update(
     key: Array,
     progress: Array,
 ) -> tuple[LearnerState, ActorState, dict[str, Array]]:
-    """`prepare`, then epochs x minibatches of `apply(gradients)`, as one scan. Among the metrics is the verdict, `SOUND`."""
+    """`prepare`, then epochs x minibatches of `apply(gradients)`, as one scan. The metrics include the verdict, `SOUND`."""
     state = state._replace(progress=jnp.asarray(progress, jnp.float32))
     prepare_key, sweep_key = jax.random.split(jax.random.wrap_key_data(key))
     prepared, batch = algorithm.prepare(state, acted, side_by_side(trajectories), prepare_key)
     after, metrics = sweep(algorithm, prepared, batch, sweep_key)
-    # Behind a barrier, so that the verdict changes nothing in how the rest is compiled, and thus no bit of it.
+    # Behind a barrier, so that the verdict does not affect how the rest is compiled, and thus changes no bit of it.
     barrier: Any = jax.lax.optimization_barrier
     after, metrics, prepared = barrier((after, metrics, prepared))
     verdict = sound(after.params, metrics) & unspoilt(state, prepared)
@@ -44,7 +44,7 @@ def update(
 
 
 def side_by_side(trajectories: Sequence[Trajectory]) -> Trajectory:
-    """One trajectory whose columns are those of all lanes, in their order."""
+    """One trajectory with the columns of all lanes, in order."""
     if len(trajectories) == 1:
         return trajectories[0]
     rows = [t._replace(carry={}) for t in trajectories]
@@ -54,7 +54,7 @@ def side_by_side(trajectories: Sequence[Trajectory]) -> Trajectory:
 
 
 def sweep(algorithm: Algorithm, state: LearnerState, batch: Any, key: Array) -> tuple[LearnerState, dict[str, Array]]:
-    """Epochs x minibatches. Metrics are means over those that were applied and the one that stopped, if one did."""
+    """Epochs x minibatches. Metrics are means over the applied minibatches and the one that stopped, if any."""
     cut = algorithm.minibatches
     samples, count = samples_of(cut, batch)
 
@@ -72,7 +72,7 @@ def sweep(algorithm: Algorithm, state: LearnerState, batch: Any, key: Array) -> 
         return (following, stopped), (feedback.metrics, ~before)
 
     whole = cut.epochs == 1 and cut.parts == 1
-    if whole:  # the order of samples is of no consequence
+    if whole:  # the order of samples does not matter
         (state, _), (metrics, _) = minibatch((state, jnp.asarray(False)), (samples, key))
         return state, metrics
     keys = jax.random.split(key, cut.epochs)
@@ -80,7 +80,7 @@ def sweep(algorithm: Algorithm, state: LearnerState, batch: Any, key: Array) -> 
     share = counted / counted.sum()
 
     def of_counted(name: str, found: Array) -> Array:
-        """After a stop metrics may be anything, so they are left out, not weighted."""
+        """Combine a metric over the counted minibatches. After a stop it may be NaN, so it is left out, not weighted with 0."""
         if is_maximum(name):
             return jnp.where(counted, found, -jnp.inf).max()
         return jnp.where(counted, found, 0.0).ravel() @ share.ravel()
@@ -89,7 +89,7 @@ def sweep(algorithm: Algorithm, state: LearnerState, batch: Any, key: Array) -> 
 
 
 def apply(algorithm: Algorithm, state: LearnerState, grads: Any) -> LearnerState:
-    """The optimiser, then `settle`."""
+    """Apply gradients by the optimiser, then `settle`."""
     updates, moments = algorithm.optimiser.update(grads, state.moments, state.params)
     rate = algorithm.rate(state)
     params = jax.tree.map(lambda p, u: p - rate * u, state.params, updates)

@@ -1,4 +1,4 @@
-"""Gradients one at a time, for remote application: what an update scans, as steps of a host loop."""
+"""Gradients one at a time, for remote application: the steps of an update's scan, as steps of a host loop."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ class Gradient(NamedTuple):
 
 
 class GradientSteps(Protocol):
-    """What an unroll gives, minibatch by minibatch."""
+    """An unroll's gradients, minibatch by minibatch."""
 
     def take(
         self, state: LearnerState, acted: Any, trajectory: Trajectory, version: int, progress: float
     ) -> tuple[LearnerState, int]:
-        """(state with new statistics, how many gradients are due)."""
+        """Take an unroll in. Returns (state with new statistics, number of gradients due)."""
 
     def gradient(self, state: LearnerState, index: int) -> Gradient: ...
 
     def snapshots(self) -> Snapshot:
-        """What its successor needs besides the state, by part."""
+        """The data that a successor needs besides the state, by part."""
 
 
 class CompiledSteps(NamedTuple):
@@ -77,7 +77,7 @@ def _cut(algorithm: Algorithm, state: LearnerState, batch: Any, key: Array, epoc
 
 
 class UnrollGradients:
-    """Each unroll once: epochs x minibatches."""
+    """Gradients that use each unroll once: epochs x minibatches."""
 
     def __init__(self, blueprint: Blueprint) -> None:
         self._seed, self._cut = blueprint.seed, blueprint.algorithm.minibatches
@@ -102,7 +102,7 @@ class UnrollGradients:
 
 
 class ReplayGradients:
-    """Keeps the unroll, then as many gradients on what is kept as its steps have earned, in multiples of `together`."""
+    """Keeps each unroll in a replay, and makes as many gradients on it as its steps allow, in multiples of `together`."""
 
     def __init__(self, blueprint: Blueprint, memory: ReplayMemory, watch: Watch, together: int = 1) -> None:
         self._blueprint, self._seed, self._replay, self._memory = (
@@ -115,7 +115,7 @@ class ReplayGradients:
         self._watch = watch
         self._prepare = compiled_replay(blueprint.algorithm).prepare
         self._steps = compiled_steps(blueprint.algorithm)
-        self._owed = 0  # environment steps x repeats whose gradients are still to come
+        self._owed = 0  # environment steps x repeats whose gradients are still due
         self._batch: Any = None
         self._version = 0
         if REPLAY in blueprint.snapshots:
@@ -142,13 +142,13 @@ class ReplayGradients:
         return state, due
 
     def minibatches(self, first: int) -> tuple[Any, np.ndarray]:
-        """(what gradients `first` to `first + together` are made of, arrays [together, ...]; their key data)."""
-        # By NumPy: JAX would take longer to cut it out than to learn from it.
+        """(minibatches of gradients `first` to `first + together`, arrays [together, ...]; their key data)."""
+        # By NumPy: JAX would take longer for the slicing than for the learning.
         drawn = jax.tree.map(lambda x: np.asarray(x)[first : first + self._together], self._batch.drawn)
         return drawn, key_data(self._seed, LEARNING, self._version, first)
 
     def learnt(self, first: int, errors: Any) -> None:
-        """Gradients from `first` on are made: a prioritized replay needs their errors [count, batch]."""
+        """Report the errors [count, batch] of the gradients from `first` on to a prioritized replay."""
         if self._replay.kind == "prioritized":
             self._memory.feedback(self._batch.indices[first : first + len(errors)], np.asarray(errors))
 
@@ -173,7 +173,7 @@ def _named(metrics: Any) -> dict[str, float]:
 
 
 def make_gradient_steps(blueprint: Blueprint, memory: ReplayMemory | None, watch: Watch) -> GradientSteps:
-    """By the kind of experience that the algorithm learns from."""
+    """The gradient steps for the algorithm's kind of experience."""
     if isinstance(blueprint.algorithm.experience, Replay):
         assert memory is not None
         return ReplayGradients(blueprint, memory, watch)

@@ -1,4 +1,4 @@
-"""Where a learner's unrolls come from: its lanes, in the order that the selection gives, without those that are too old."""
+"""A learner's intake of unrolls: from its lanes, in the order of the selection, without those that are too old."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from shoal.core.program import Ports
 
 @dataclass(frozen=True, kw_only=True)
 class BatchSource:
-    """What a learner takes from."""
+    """The stream and lanes that a learner takes from."""
 
     port: str
     lanes: tuple[int, ...]  # its own
-    shared: bool = False  # others take from this stream too, or it is no plain queue
+    shared: bool = False  # others take from this stream too, or it is not a plain queue
     window: bool = False
     shuffled: bool = False  # lanes in random order, else in turn
     max_lag: int | None = None  # older unrolls are dropped
-    reread: bool = False  # a window may be read again though nothing new is in it
+    reread: bool = False  # a window may be read again even if it holds nothing new
     ends: bool = False  # actors may end: a learner that has none left helps the others
-    lossy: bool = False  # not every unroll that was made is seen
+    lossy: bool = False  # learners do not see every unroll
 
 
 class Intake:
@@ -41,14 +41,14 @@ class Intake:
         self._next = 0
         self._held: list[tuple[int, Slot]] = []
         self.taken = 0  # unrolls
-        self.dropped = 0  # of them, because they were too old or the update came to nothing
-        self.helped = 0  # of them, from actors of other learners
+        self.dropped = 0  # unrolls of these that were too old or whose update was abandoned
+        self.helped = 0  # unrolls of these from actors of other learners
         self._give_back()
 
     def _give_back(self) -> None:
-        """What a predecessor took and never released is lost with it; its slots are not.
+        """Free the slots that a predecessor took and never released; their unrolls are lost.
 
-        In lockstep it is taken again: the actors wait for the weights that it leads to, and would wait without end.
+        In lockstep they are taken again: the actors wait for the weights that they lead to, and would wait for ever.
         """
         for lane in range(self._stream.lanes):
             if self._source.max_lag == 0 and not self._source.shared:
@@ -62,11 +62,11 @@ class Intake:
 
     @property
     def steps(self) -> int:
-        """Environment steps of all that was taken."""
+        """Environment steps of all unrolls taken."""
         return self.taken * self._blueprint.unroll * self._blueprint.envs
 
     def batch(self, version: int) -> Generator[Op[Any], Any, list[Slot] | None]:
-        """The unrolls of the next update, by lane; None when the actors have ended and nothing is left."""
+        """The unrolls of the next update, by lane; None if the actors have ended and none is left."""
         self._held = []
         while len(self._held) < self._blueprint.batch:
             got = yield from self._any()
@@ -77,7 +77,7 @@ class Intake:
             self.taken += 1
             most = self._source.max_lag
             if most is not None and version - int(slot["version"].min()) > most:
-                if self._source.shared:  # of a stack the older came later: what is held of this lane stays
+                if self._source.shared:  # discard the last copy only: a stack hands out older unrolls later
                     self._stream.discard(lane)
                 else:
                     self._stream.release(lane)
@@ -119,7 +119,7 @@ class Intake:
         return Op(attempt, op.wait, op.what)
 
     def _order(self) -> Sequence[int]:
-        """The lanes, in the order in which they are looked at: at random, or each in its turn."""
+        """The lanes in the order in which they are checked: random, or each in turn."""
         lanes = self._source.lanes
         if self._source.shuffled:
             return [lanes[i] for i in self._rng.permutation(len(lanes))]
@@ -128,13 +128,13 @@ class Intake:
         return [*lanes[first:], *lanes[:first]]
 
     def release(self) -> None:
-        """The batch is learnt: its slots may be filled again."""
+        """Free the slots of the batch, which has been learnt from."""
         for lane, _ in self._held:
             self._stream.release(lane)
         self._held = []
 
     def drop(self) -> None:
-        """The batch comes to nothing. In lockstep it is taken again, as by a successor."""
+        """Abandon the batch. In lockstep it is taken again, as by a successor."""
         if self._source.max_lag == 0 and not self._source.shared:
             self.taken -= len(self._held)
             for lane, _ in self._held:
@@ -145,7 +145,7 @@ class Intake:
         self.release()
 
     def metrics(self) -> dict[str, float]:
-        """Counts so far, and what waits now."""
+        """Counts so far, and the number of waiting unrolls."""
         depth = sum(self._stream.depth(lane) for lane in self._source.lanes)
         found = {"queue/depth": float(depth), "lag/dropped": float(self.dropped)}
         if self._source.window:

@@ -1,8 +1,8 @@
 """An update that several learners make together: the same weights everywhere, bit for bit, from different unrolls.
 
-What a single learner does in one compiled scan is cut here where the others have a say: statistics are merged before
-`prepare` sees them, and each minibatch's gradients are averaged before they are applied. Whatever changes the course
-(the KL stop) is averaged too, so that all take the same way.
+The compiled scan of a single learner is split here where the others contribute: statistics are merged before `prepare` sees
+them, and each minibatch's gradients are averaged before they are applied. Decisions that change control flow (the KL stop) are
+averaged too, so that all learners make the same ones.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ from shoal.learning.soundness import SOUND, Watch, seen_in, sound, spoilt_if_uns
 from shoal.ops import statistics
 from shoal.ops.shuffle import shuffled
 
-FROZEN = 2.0**60  # a count beside which a batch weighs nothing
+FROZEN = 2.0**60  # a count large enough that one batch cannot move it
 
-Statistics = tuple[Any, ...]  # Moments or None: of observations, of discounted returns
+Statistics = tuple[Any, ...]  # (observations, discounted returns), each Moments or None
 
 
 class Together(NamedTuple):
-    """How learners work as one."""
+    """How learners combine their work."""
 
-    average_every: int = 0  # average weights so often (in updates) instead of each minibatch's gradients
-    rate_scale: float = 1.0  # of the learning rate, for the larger joint batch
+    average_every: int = 0  # updates between two averages of weights; 0 averages each minibatch's gradients
+    rate_scale: float = 1.0  # factor of the step, for the larger joint batch
 
 
 class Compiled(NamedTuple):
@@ -70,7 +70,7 @@ def with_statistics(state: LearnerState, found: Statistics) -> LearnerState:
 def observe(
     algorithm: Algorithm, state: LearnerState, acted: Any, trajectories: Sequence[Trajectory], key: Array
 ) -> Array:
-    """This batch's own statistics: what `prepare` makes of empty ones. The compiler leaves out the rest of it."""
+    """This batch's own statistics: the result of `prepare` on empty ones. The compiler drops the rest of `prepare`."""
     empty = jax.tree.map(jnp.zeros_like, statistics_of(state))
     blank = with_statistics(state, empty)
     after, _ = algorithm.prepare(blank, acted, side_by_side(trajectories), jax.random.wrap_key_data(key))
@@ -78,7 +78,7 @@ def observe(
 
 
 def merge(algorithm: Algorithm, state: LearnerState, found: Sequence[Array]) -> tuple[LearnerState, Array]:
-    """The statistics with those of all batches, one after another in the order of the learners."""
+    """Merge the statistics of all batches into the state's, one after another in the order of the learners."""
     now = statistics_of(state)
     layout = layout_of(now)
     for vector in found:
@@ -98,7 +98,7 @@ def prepare(
     key: Array,
     progress: Array,
 ) -> tuple[LearnerState, Any]:
-    """`prepare` by statistics that are merged already: it must not count its batch again, so they are held while it runs."""
+    """`prepare` with merged statistics. It must not count its batch again, so they are frozen while it runs."""
     state = state._replace(progress=jnp.asarray(progress, jnp.float32))
 
     def freeze(m: Moments) -> Moments:
@@ -125,13 +125,13 @@ def gradients(
     part = jax.tree.map(lambda x: x[which], parts)
     grads, feedback = algorithm.gradients(state, part, jax.random.wrap_key_data(keys[which]))
     stop = jnp.asarray(feedback.stop, jnp.float32).reshape(1)
-    # The decision is made of what is reduced, so that it is the same for all: a loss that is not finite must show there.
+    # The verdict depends only on the reduced vector, so that it is the same for all: a loss that is not finite must show there.
     vector = spoilt_if_unsound(flat(grads), feedback.metrics)
     return jnp.concatenate([vector, stop]), feedback.metrics
 
 
 def step(algorithm: Algorithm, state: LearnerState, vector: Array, rate_scale: float) -> tuple[LearnerState, Array]:
-    """Apply averaged gradients; `rate_scale` stretches the step, whatever the optimiser made of it."""
+    """Apply averaged gradients; `rate_scale` scales the optimiser's step."""
     grads = layout_of(state.params).tree(vector)
     after = apply(algorithm, state, grads)
     if rate_scale != 1.0:
@@ -193,11 +193,11 @@ class JointUpdate:
         before, whole, fine = state, np.bool_(True), np.bool_(True)
 
         def judged(state: LearnerState, metrics: dict[str, float]) -> tuple[LearnerState, dict[str, float]]:
-            """Made of what is the same for all learners, and so it is the same decision."""
+            """The result or the state before. Depends only on values common to all learners, so all decide the same."""
             if whole and fine:
                 self._watch.good()
                 return state, metrics
-            if me == 0:  # one word for all
+            if me == 0:  # one report for all
                 self._watch.bad(seen_in(blueprint.algorithm, before, metrics, trajectories))
             return before, metrics
 
@@ -215,21 +215,21 @@ class JointUpdate:
             for which in range(cut.parts):
                 vector, metrics = c.gradients(state, minibatches, keys, np.int32(which))
                 mean = yield from self._group.mean(me, np.asarray(vector))
-                if mean[-1] > 0:  # somebody's policy has moved too far
+                if mean[-1] > 0:  # some learner's policy has moved too far
                     return judged(state, _means(seen or [metrics]))
                 seen.append(metrics)
                 state, fine = c.apply(
                     state, mean[:-1]
-                )  # weights that are not finite stay so: the last verdict is of all
+                )  # weights that are not finite stay so: the last verdict covers all
         return judged(state, _means(seen))
 
     def _alone(
         self, held: LearnerState, state: LearnerState, batch: Any, trajectories: Sequence[Trajectory], version: int
     ) -> Generator[Op[Any], Any, tuple[LearnerState, dict[str, float]]]:
-        """Minibatches by this learner's own gradients, and now and then the mean of all weights.
+        """Minibatches with this learner's own gradients, and periodically the mean of all weights.
 
-        Statistics are common already: a learner that drops its gradients keeps them in what it has `held`, or it would
-        differ from the others. Where they have overflowed, that is the state without them, and nothing is learnt.
+        The merged statistics are common to all: a learner that drops its gradients returns `held`, which has them, or it
+        would differ from the others. If they have overflowed, `held` is the state without them, and nothing is learnt.
         """
         key = key_data(self._blueprint.seed, LEARNING, version, self._learner, 1)
         after, found = self._compiled.sweep(state, batch, key)
@@ -252,7 +252,7 @@ class JointUpdate:
         return list((mean * np.float32(self._blueprint.learners)).reshape(whole.shape))
 
     def _average(self, state: LearnerState) -> Generator[Op[Any], Any, LearnerState]:
-        """All take the mean of all weights and of what the optimiser remembers."""
+        """Replace weights and optimiser moments by their means over all learners."""
         mine = averaged(state)
         leaves, treedef = jax.tree.flatten(mine)
         mean = yield from self._group.mean(self._learner, to_vector(mine))
@@ -268,7 +268,7 @@ class JointUpdate:
 
 
 def averaged(state: LearnerState) -> tuple[Any, Any, Any]:
-    """What periodic averaging exchanges."""
+    """The parts of a state that periodic averaging exchanges."""
     return state.params, state.moments, state.step
 
 

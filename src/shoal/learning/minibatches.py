@@ -1,6 +1,6 @@
-"""Minibatches: a prepared batch, cut into the parts that make one gradient each.
+"""Minibatches: a prepared batch, cut into parts of one gradient each.
 
-The samples of a batch are its rows, or its whole columns where the net is recurrent (`Minibatches.by_column`).
+The samples of a batch are its rows, or its whole columns if the net is recurrent (`Minibatches.by_column`).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from shoal.core.trajectory import Array
 
 
 def samples_of(cut: Minibatches, batch: Any) -> tuple[Any, int]:
-    """(the batch as samples, how many there are): rows [N, ...], or columns [T, B, ...] with their recurrent state [B, ...]."""
+    """(the batch as samples, their number): rows [N, ...], or columns [T, B, ...] with their recurrent state [B, ...]."""
     t, b = batch.rows.valid.shape
     if cut.by_column:
         return batch, b
@@ -23,7 +23,7 @@ def samples_of(cut: Minibatches, batch: Any) -> tuple[Any, int]:
 
 
 def all_parts(cut: Minibatches, samples: Any, order: Array) -> Any:
-    """All minibatches of an epoch, in which the samples come in `order` [N]: every array begins with [parts]."""
+    """All minibatches of an epoch with the samples in `order` [N]: the first axis of every array is [parts]."""
     size = len(order) // cut.parts
 
     def split(x: Array) -> Array:
@@ -37,7 +37,7 @@ def all_parts(cut: Minibatches, samples: Any, order: Array) -> Any:
 
 
 def one_part(cut: Minibatches, samples: Any, order: Array, part: Array) -> Any:
-    """Minibatch number `part` of an epoch alone: what `all_parts` has there."""
+    """Minibatch number `part` of an epoch, equal to that of `all_parts`."""
     size = len(order) // cut.parts
     chosen = jax.lax.dynamic_slice_in_dim(order, part * size, size)
     rows = jax.tree.map(lambda x: x[:, chosen] if cut.by_column else x[chosen], samples.rows)

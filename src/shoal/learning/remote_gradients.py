@@ -1,7 +1,7 @@
-"""Gradients computed by many and applied by one: trainers take unrolls together, the learner owns the weights.
+"""Gradients computed by many trainers and applied by one learner, which owns the weights.
 
-That one role applies them, in order of arrival, is the lock: none is lost, none is half applied, and a trainer that dies takes
-nothing with it but its batch.
+A single role applies them in order of arrival, so no lock is needed: no gradient is lost or half applied, and a trainer that
+dies loses only its batch.
 """
 
 from __future__ import annotations
@@ -24,25 +24,25 @@ from shoal.learning.minibatches import samples_of
 from shoal.learning.soundness import sound, spoilt_if_unsound, unspoilt
 from shoal.ops import statistics
 
-SEEN = ("seen/obs", "seen/reward")  # the largest of a batch, told with a gradient that is not finite
+SEEN = ("seen/obs", "seen/reward")  # the largest of a batch, sent with a gradient that is not finite
 
 
 class Known(NamedTuple):
-    """What a gradient depends on, besides the batch."""
+    """The inputs of a gradient besides the batch."""
 
     params: Any
     obs: Moments | None
 
 
 class RemoteGradients:
-    """The formats in which weights reach trainers and gradients come back, and the two compiled functions between."""
+    """The formats of weights sent to trainers and of gradients sent back, and the two compiled functions."""
 
     def __init__(self, blueprint: Blueprint, reward_clip: float) -> None:
         self.blueprint, self._clip = blueprint, reward_clip
 
     @cached_property
     def layout(self) -> Layout:
-        """Of what travels to trainers."""
+        """Layout of the data sent to trainers."""
         state = self.blueprint.state_shapes
         return layout_of(Known(state.params, state.obs))
 
@@ -60,7 +60,7 @@ class RemoteGradients:
 
     @property
     def record(self) -> Record:
-        """Of one gradient: news of how it was made, the versions that acted on its rows, and the vector itself."""
+        """Record of one gradient: its metrics, the versions that acted on its rows, and the vector itself."""
         acted = Field("acted", (self.blueprint.batch, self.blueprint.unroll, self.blueprint.envs), "int32")
         return Record((*self.news.record.fields, acted, Field("gradient", (self.size,), "float32")))
 
@@ -71,12 +71,12 @@ class RemoteGradients:
     def compute(self) -> Any:
         """(known, trajectories, key data, progress) -> (gradient and statistics as one vector, metrics).
 
-        The vector is NaN where the loss is not finite.
+        The whole vector is NaN if the loss is not finite.
         """
         return _compiled_gradient(self.blueprint.algorithm, self._clip)
 
     def applied(self) -> Any:
-        """(state, vector, progress) -> (state, what trainers know, what acts, verdict)."""
+        """(state, vector, progress) -> (state, the trainers' vector, the actors' vector, verdict)."""
         return _compiled_apply(self.blueprint.algorithm, layout_of(self._found[:2]))
 
 
@@ -107,7 +107,7 @@ def gradient(
 ) -> tuple[Any, Moments | None, dict[str, Array]]:
     """One gradient of the whole batch: (gradients, statistics of its observations, metrics).
 
-    `clip` bounds the rewards that are learnt from, 0 leaves them; what is reported of episodes is not clipped.
+    `clip` bounds the rewards that are learnt from, 0 leaves them; reported returns of episodes are not clipped.
     """
     whole = side_by_side(trajectories)
     if clip:

@@ -1,7 +1,7 @@
-"""Learning from a replay: what an unroll becomes, what is drawn of it, and the gradients that fall due.
+"""Learning from a replay: storing unrolls, drawing minibatches, and making the gradients that are due.
 
-`ReplayMemory` is the memory of one learner or worker: its own, or its part of a `Pool` that all read. `ReplayUpdate` is what a
-trainer does with it: keep, then as many gradients as the environment steps have earned, in scans of one size.
+`ReplayMemory` is the memory of one learner or worker: its own, or its part of a `Pool` that all read. `ReplayUpdate` stores
+unrolls in it, then makes as many gradients as the environment steps allow, in scans of one size.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ from shoal.process.compile_ahead import compile_ahead
 from shoal.replay import Rings, make_sampler
 
 REPLAY = "replay"  # the part of a snapshot that holds the rows
-CALL_BYTES = 1 << 26  # rows that one call of several gradients may take
+CALL_BYTES = 1 << 26  # size of the rows of one call of several gradients, at most
 
 
 class Batch(NamedTuple):
-    """Several minibatches at once, and where their rows lie."""
+    """Several minibatches, and the indices of their rows."""
 
     drawn: Drawn  # arrays [count, batch, ...]
     indices: np.ndarray  # [count, batch]
 
 
 class OneRing:
-    """One ring of a pool, as a pool of its own: what a worker remembers alone lies where the main role can save it."""
+    """One ring of a pool as a pool of its own, so that the main role can save a worker's private replay."""
 
     rings = 1
 
@@ -74,8 +74,8 @@ class OneRing:
 class ReplayMemory:
     """Rows and the sampler over them. With a `pool`, rows go into this worker's ring and are drawn from all rings.
 
-    `workers` that each have a memory of their own share out what is kept and what is waited for. `keeps`: the rows are part
-    of this one's snapshot; those of a pool that several write to are the main role's to save.
+    `workers` with a memory each divide capacity and warm-up among them. `keeps`: the rows are part of this memory's snapshot;
+    the rows of a pool with several writers are saved by the main role.
     """
 
     def __init__(
@@ -90,24 +90,24 @@ class ReplayMemory:
         self._pool = pool
         self._ring = worker if pool.rings > 1 else 0
         self._sampler = make_sampler(self._replay, pool.rings, pool.slots)
-        self._seen = np.zeros(pool.rings, np.int64)  # rows of each ring that the sampler knows
+        self._seen = np.zeros(pool.rings, np.int64)  # rows of each ring that the sampler has been told of
 
     def insert(self, rows: Any, valid: np.ndarray) -> int:
-        """Keep the valid ones of `rows`, whose arrays begin with [N]. Answers how many that were."""
+        """Keep the valid ones of `rows`, whose arrays begin with [N]. Returns their number."""
         kept = {name: np.asarray(array)[valid] for name, array in zip(self._rows._fields, rows, strict=True)}
         self._pool.write(self._ring, kept)
         return int(valid.sum())
 
     def size(self) -> int:
-        """The number of rows to draw from, of all writers."""
+        """The number of rows to draw from, over all writers."""
         return int(self._pool.sizes().sum())
 
     def ready(self) -> bool:
-        """Whether there is enough to begin with."""
+        """Whether there are enough rows to begin."""
         return self.size() >= max(self._replay.warmup, self._replay.batch)
 
     def sample(self, count: int, progress: float, *path: int) -> Batch:
-        """`count` minibatches. `path` numbers the draw: the same number draws the same rows."""
+        """Draw `count` minibatches. `path` numbers the draw: the same number draws the same rows."""
         replay, pool = self._replay, self._pool
         rng = np.random.default_rng(np.random.SeedSequence(self._seed, spawn_key=(REPLAYING, self._worker, *path)))
         beta = replay.beta + (1.0 - replay.beta) * min(1.0, progress)
@@ -117,7 +117,7 @@ class ReplayMemory:
             self._notice(counts)
             picked = self._sampler.draw(rng, np.minimum(counts, pool.slots), count, replay.batch, beta)
             rows, whole = pool.read(picked.indices, counts)
-        if not whole.all():  # other workers wrote there meanwhile: rows of the same draw stand in, without waiting
+        if not whole.all():  # other workers overwrote some meanwhile: replace them by rows of the same draw
             for array in (*rows.values(), *picked):
                 array[~whole] = np.resize(array[whole], array[~whole].shape)
         return Batch(Drawn(self._rows(**rows), picked.weights), picked.indices)
@@ -131,16 +131,16 @@ class ReplayMemory:
         self._seen[...] = counts
 
     def feedback(self, indices: np.ndarray, td: np.ndarray) -> None:
-        """The errors of what was drawn."""
+        """Report the errors of drawn rows to the sampler."""
         self._sampler.feedback(indices, td)
 
     def snapshot(self) -> dict[str, np.ndarray]:
-        """What a successor needs; the rows where this one keeps them."""
+        """The state that a successor needs, including the rows if this memory keeps them."""
         rows = self._pool.snapshot() if self._keeps else {}
         return {**rows, "seen": self._seen.copy(), **{f"sampler/{n}": a for n, a in self._sampler.snapshot().items()}}
 
     def restore(self, arrays: Mapping[str, np.ndarray]) -> None:
-        """Take in a snapshot. Priorities belong to rows: where those come to lie elsewhere, all of them are new to the sampler."""
+        """Load a snapshot. If the rows move to other slots, priorities are dropped and all rows are new to the sampler."""
         if self._keeps:
             self._pool.restore(arrays)
             if not self._pool.fits(arrays):
@@ -172,7 +172,7 @@ def prepare(
     key: Array,
     progress: Array,
 ) -> tuple[LearnerState, ActorState, Any, Array]:
-    """An unroll of every lane becomes rows, side by side."""
+    """Turn one unroll from every lane into rows."""
     state = state._replace(progress=jnp.asarray(progress, jnp.float32))
     after, kept = algorithm.prepare(state, acted, side_by_side(trajectories), jax.random.wrap_key_data(key))
     flat = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), kept)
@@ -182,7 +182,7 @@ def prepare(
 def learn(
     algorithm: Algorithm, state: LearnerState, drawn: Drawn, key: Array
 ) -> tuple[LearnerState, ActorState, dict[str, Array], Array]:
-    """One gradient after another, in one scan. Metrics are means over them; among them is the verdict, `SOUND`."""
+    """One gradient after another, in one scan. Metrics are means over them and include the verdict, `SOUND`."""
     keys = jax.random.split(jax.random.wrap_key_data(key), drawn.weight.shape[0])
 
     def one(state: LearnerState, part: tuple[Drawn, Array]) -> tuple[LearnerState, Any]:
@@ -199,17 +199,17 @@ def learn(
 
 
 class ReplayUpdate:
-    """What a trainer does with the unrolls of a round: keeps them, then makes the gradients that have fallen due.
+    """Stores the unrolls of a round, then makes the gradients that are due.
 
-    Gradients come in calls of one size, so that one function is compiled; environment steps that did not make a whole call are
-    carried over to the next round. Of a round that is dropped neither gradients nor statistics are kept.
+    Gradients are made in calls of one size, so that one function is compiled; environment steps short of a whole call are
+    carried over to the next round. If a round is dropped, neither its gradients nor its statistics are kept.
     """
 
     def __init__(self, blueprint: Blueprint, watch: Watch, memory: ReplayMemory | None = None) -> None:
         self._blueprint, self._watch, self._replay = blueprint, watch, replay_of(blueprint)
         self._compiled = compiled_replay(blueprint.algorithm)
         self._count = gradients_a_call(blueprint)
-        self._owed = 0  # environment steps x repeats whose gradients are still to come
+        self._owed = 0  # environment steps x repeats whose gradients are still due
         self.memory = memory or ReplayMemory(blueprint)
         if REPLAY in blueprint.snapshots:
             arrays = blueprint.snapshots[REPLAY]
@@ -231,7 +231,7 @@ class ReplayUpdate:
         key = key_data(blueprint.seed, LEARNING, version)
         before, metrics = state, dict[str, float]()
         state, actor, kept, fine = self._compiled.prepare(state, acted, trajectories, key, np.float32(progress))
-        if fine:  # rows by which statistics overflow are not kept either
+        if fine:  # rows that make the statistics overflow are not kept either
             memory.insert(kept.rows, np.asarray(kept.valid))
         if memory.ready():
             self._owed += trajectories[0].reward.size * len(trajectories) * replay.repeats
@@ -269,7 +269,7 @@ def replay_of(blueprint: Blueprint) -> Replay:
 
 
 def shared_out(replay: Replay, workers: int) -> Replay:
-    """One worker's share of a replay, where each has a memory of its own: what it keeps and waits for."""
+    """One worker's share of capacity and warm-up, if each worker has a memory of its own."""
     if workers == 1:
         return replay
     share = max(replay.batch, replay.capacity // workers)
@@ -277,7 +277,7 @@ def shared_out(replay: Replay, workers: int) -> Replay:
 
 
 def gradients_a_call(blueprint: Blueprint) -> int:
-    """What one round earns, as far as its rows fit into one call. One by one for pictures: within a loop XLA's
+    """Gradients per call: those of one round, as far as their rows fit into one call. One for images: inside a loop, XLA's
     convolutions on CPU take several times as long."""
     replay = replay_of(blueprint)
     if blueprint.algorithm.task.spec.obs.is_image:
@@ -288,7 +288,7 @@ def gradients_a_call(blueprint: Blueprint) -> int:
 
 @cache
 def _rows(algorithm: Algorithm, record: Record, lanes: int) -> Any:
-    """The shapes of what `prepare` keeps of an unroll of every lane."""
+    """The shapes of the rows that `prepare` makes of one unroll from every lane."""
 
     def kept(trajectories: Sequence[Trajectory]) -> Any:
         key = jax.random.key(0)
@@ -298,25 +298,25 @@ def _rows(algorithm: Algorithm, record: Record, lanes: int) -> Any:
 
 
 def rows_of(blueprint: Blueprint) -> Any:
-    """What an unroll of every lane becomes: a named tuple of the shapes of its arrays."""
+    """The rows of one unroll from every lane: a named tuple of the shapes of its arrays."""
     return _rows(blueprint.algorithm, blueprint.record, blueprint.batch)
 
 
 def row_record(blueprint: Blueprint) -> Record:
-    """Of one row of the replay."""
+    """Record of one row of the replay."""
     rows = rows_of(blueprint)
     return Record(tuple(Field(name, a.shape[2:], a.dtype.name) for name, a in zip(rows._fields, rows, strict=True)))
 
 
 def blank_minibatches(blueprint: Blueprint, count: int) -> Drawn:
-    """Arrays [count, batch, ...] in the shapes of what is drawn, to compile with."""
+    """Blank minibatches with arrays [count, batch, ...], to compile with."""
     shape = (count, replay_of(blueprint).batch)
     rows = {field.name: np.zeros((*shape, *field.shape), field.dtype) for field in row_record(blueprint).fields}
     return Drawn(type(rows_of(blueprint))(**rows), np.ones(shape, np.float32))
 
 
 def replay_bytes(blueprint: Blueprint) -> int:
-    """What the replay takes when it is full."""
+    """The size of the full replay in bytes."""
     return replay_of(blueprint).capacity * sum(field.nbytes for field in row_record(blueprint).fields)
 
 

@@ -14,9 +14,9 @@ from shoal.core.weights import flat, from_words, layout_of, to_vector, to_words,
 
 
 class SharedLayout:
-    """A state's shared part is one float32 vector: params, then the moments that are shaped like them, then single numbers.
+    """A state's shared part is one float32 vector: params, then moments shaped like them, then single numbers.
 
-    Its own part is what a worker keeps for itself (its step, reward scale and targets; the moments where they are not shared).
+    Its own part is private to a worker: its step, reward scale and targets, and the moments if they are not shared.
     """
 
     def __init__(self, algorithm: Algorithm, share_moments: bool) -> None:
@@ -25,7 +25,7 @@ class SharedLayout:
         self.shape: LearnerState = jax.eval_shape(lambda: algorithm.init(jax.random.key(0)))
         self._params = layout_of(self.shape.params)
         self.size = self._params.size
-        # The optimiser on the flat vector: the same tree, with one leaf wherever there were all of the params.
+        # The optimiser on the flat vector: the same tree, with one leaf in place of each copy of the params.
         flat = jax.eval_shape(lambda: algorithm.optimiser.init(jnp.zeros(self.size, jnp.float32)))
         leaves, flat_tree = jax.tree.flatten(flat)
         self._flat: Any = flat_tree
@@ -54,7 +54,7 @@ class SharedLayout:
         return np.concatenate([*parts, np.array(singles, np.float32)])
 
     def flat(self, state: LearnerState) -> Array:
-        """`pack` inside of a compiled function."""
+        """`pack` inside a compiled function."""
         parts = [flat(state.params)]
         singles = []
         if self._share:
@@ -66,7 +66,7 @@ class SharedLayout:
         return jnp.concatenate([*parts, *singles])
 
     def unpack(self, vector: Array, state: LearnerState) -> LearnerState:
-        """`state` with the shared part from `vector`; of a vector of the params alone, those."""
+        """`state` with the shared part from `vector`; only the params if `vector` holds no more."""
         state = state._replace(params=self._params.tree(vector[: self.size]))
         if not self._share or len(vector) == self.size:
             return state
@@ -75,7 +75,7 @@ class SharedLayout:
         for is_vector, square, dtype in zip(self._is_vector, self._squares, self._dtypes, strict=True):
             if is_vector:
                 row = vector[at : at + self.size]
-                # Several additions to a mean of squares, each made on an older one, may have overshot.
+                # Concurrent additions to a mean of squares, each based on an older value, may have made it negative.
                 parts.append(self._params.tree(row.clip(0) if square else row))
                 at += self.size
             else:
@@ -84,11 +84,11 @@ class SharedLayout:
         return state._replace(moments=jax.tree.unflatten(self._flat, parts))
 
     def without_shared(self, state: LearnerState) -> LearnerState:
-        """`state` without what `unpack` puts there."""
+        """`state` without the part that `unpack` fills in."""
         return state._replace(params={}, moments=() if self._share else state.moments)
 
     def blank(self) -> LearnerState:
-        """A state of zeros, to be filled."""
+        """A state of zeros, to fill in."""
         zeros: LearnerState = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), self.shape)
         return zeros
 
@@ -120,7 +120,7 @@ class SharedLayout:
         return state._replace(obs=Moments(vector[0], mean, m2))
 
     def mask(self, critic: bool) -> np.ndarray:
-        """[width] which entries of the shared vector are the value function's; or, not `critic`, which are not."""
+        """[width] mask of the value function's entries in the shared vector; of the others if not `critic`."""
         sizes = [int(np.prod(shape, dtype=np.int64)) for shape in self._params.shapes]
         own = [name.startswith("value") == critic for name in self._params.names]
         row = np.repeat(own, sizes)
@@ -134,7 +134,7 @@ class SharedLayout:
         return -(-self.size // shards)
 
     def to_shards(self, vector: np.ndarray, shards: int) -> np.ndarray:
-        """[shards, shard_width]; the last slice is filled up with zeros."""
+        """[shards, shard_width]; the last slice is padded with zeros."""
         size, rows = self.slice_size(shards), 1 + self.vectors
         body = np.zeros((rows, shards * size), np.float32)
         body[:, : self.size] = vector[: rows * self.size].reshape(rows, self.size)
@@ -143,14 +143,14 @@ class SharedLayout:
         return np.concatenate([slices, singles], axis=1)
 
     def from_shards(self, parts: np.ndarray) -> np.ndarray:
-        """The shared vector again; single numbers are the first shard's."""
+        """Inverse of `to_shards`; single numbers are taken from the first shard."""
         shards, rows = len(parts), 1 + self.vectors
         size = self.slice_size(shards)
         body = parts[:, : rows * size].reshape(shards, rows, size).transpose(1, 0, 2).reshape(rows, shards * size)
         return np.concatenate([body[:, : self.size].reshape(-1), parts[0, rows * size :]])
 
     def apply_slice(self, row: Any, gradient: Any, progress: Any) -> Any:
-        """The optimiser on one shard's row: what the server of a slice compiles."""
+        """The optimiser's step on one shard's row, which the server of a slice compiles."""
         size = gradient.shape[0]
         params, at, single = row[:size], size, size * (1 + self.vectors)
         leaves = []

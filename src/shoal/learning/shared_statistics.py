@@ -1,4 +1,4 @@
-"""Observation statistics that several workers share: each adds what its unroll brought."""
+"""Observation statistics that several workers share: each adds those of its unroll."""
 
 from __future__ import annotations
 
@@ -30,18 +30,18 @@ def _merged(shared: Moments, mine: Moments) -> Moments:
 
 
 class SharedStatistics:
-    """Observation statistics that all workers add to: each what its unroll brought, merged under a lock, never raced."""
+    """Observation statistics that all workers add to, merged under a lock."""
 
     def __init__(self, table: Table, layout: SharedLayout) -> None:
         self._table, self._layout = table, layout
-        self._version = -1  # of the shared statistics that the worker's own are equal to; -1 when they differ
+        self._version = -1  # version of the shared statistics that equals the worker's own; -1 if they differ
 
     def pull(self, state: LearnerState) -> LearnerState:
         self._version, vector = self._table.pull()
         return self._layout.unpack_statistics(vector, state)
 
     def push(self, state: LearnerState, trajectory: Trajectory) -> Generator[Op[Any], Any, None]:
-        """`state` has the unroll in its statistics already; if they were the newest, so are they now."""
+        """Add an unroll's statistics. `state` already has them in its own, which replace the shared ones if those are unchanged."""
         mine, known = to_vector(state.obs), self._version
         brought = _gathered(trajectory.obs[:-1], trajectory.valid)
 

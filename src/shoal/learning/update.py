@@ -20,7 +20,7 @@ from shoal.process.compile_ahead import compile_ahead
 
 
 class Update(Protocol):
-    """From one version to the next."""
+    """An update from one version of the weights to the next."""
 
     def compile(self, state: LearnerState, acted: Any, lanes: int) -> None:
         """Compile ahead of the data, for batches of `lanes` unrolls."""
@@ -28,17 +28,17 @@ class Update(Protocol):
     def __call__(
         self, state: LearnerState, acted: Any, trajectories: Sequence[Trajectory], version: int, progress: float
     ) -> tuple[LearnerState, ActorState, dict[str, float]]:
-        """(state, what acts next, metrics) after an unroll of every lane, which `acted` had acted.
+        """(state, its acting part, metrics) after learning from one unroll of every lane; `acted` are the weights that acted.
 
-        An update that comes to something that is not finite is dropped: the state is the one from before it.
+        An update with a result that is not finite is dropped: the state is the one before it.
         """
 
     def snapshots(self) -> Snapshot:
-        """What its successor needs besides the state, by part."""
+        """The data that a successor needs besides the state, by part."""
 
 
 class UnrollUpdate:
-    """Each unroll once: `prepare`, then epochs x minibatches, in one call."""
+    """An update that uses each unroll once: `prepare`, then epochs x minibatches, in one call."""
 
     def __init__(self, blueprint: Blueprint, watch: Watch) -> None:
         self._blueprint, self._watch = blueprint, watch
@@ -68,7 +68,7 @@ class UnrollUpdate:
 
 
 def make_update(blueprint: Blueprint, watch: Watch, memory: ReplayMemory | None = None) -> Update:
-    """By the kind of experience that the algorithm learns from; `memory` is a replay that is there already."""
+    """The update for the algorithm's kind of experience; `memory` is an existing replay to use."""
     if isinstance(blueprint.algorithm.experience, Replay):
         return ReplayUpdate(blueprint, watch, memory)
     return UnrollUpdate(blueprint, watch)

@@ -28,7 +28,7 @@ from shoal.learning.update import Update
 
 
 class Unroll(NamedTuple):
-    """What is learnt from, and as which of all updates."""
+    """An unroll to learn from, and the number of its update."""
 
     trajectory: Trajectory
     acted: Any
@@ -47,7 +47,7 @@ Learning = Generator[Op[Any], Any, Learnt]
 
 class WeightExchange(Protocol):
     def waited(self) -> float:
-        """Seconds so far that this worker's changes have waited for others: for a lock, or for room in a queue."""
+        """Seconds so far that this worker's changes have waited for a lock or for room in a queue."""
 
     def pull(self) -> np.ndarray: ...
 
@@ -55,7 +55,7 @@ class WeightExchange(Protocol):
 
 
 class Central:
-    """One vector for all. `hogwild` adds what the update changed; `lock` does so in one piece, by itself."""
+    """One vector for all workers. `hogwild` adds the update's change in place; `lock` adds it atomically."""
 
     def __init__(self, table: Table, worker: int, layout: SharedLayout, update: Update, wild: bool, mask: Any) -> None:
         self._table, self._worker, self._layout, self._update = table, worker, layout, update
@@ -85,10 +85,10 @@ class Central:
 
 
 class Stepwise:
-    """One vector for all, and a push for every few gradients on a replay, made of the newest weights.
+    """One vector for all workers, and a push after every few gradients on a replay, each computed on the newest weights.
 
-    The gradients of a whole unroll in one push would be made of weights as old as all that others push meanwhile: with four
-    workers and more, DQN then diverges.
+    If all gradients of an unroll were one push, the weights would miss everything that others push meanwhile: with four
+    workers or more, DQN then diverges.
     """
 
     def __init__(
@@ -122,7 +122,7 @@ class Stepwise:
         for first in range(0, due, self._together):
             pulled, old = self._table.pull()
             vector, after, losses, errors = self._step(old, own, *gradients.minibatches(first))
-            if not losses.pop(SOUND):  # nothing is pushed, and what follows would be made of the same weights
+            if not losses.pop(SOUND):  # nothing is pushed, and further gradients would use the same weights
                 state = self._layout.unpack(old, own)
                 self._watch.bad(seen_in(self._algorithm, state, losses, [unroll.trajectory]))
                 break
@@ -149,7 +149,7 @@ class Stepwise:
 def compiled_gradients(algorithm: Algorithm, share: bool) -> Any:
     """(shared vector, own part, minibatches [count, batch, ...], key data) -> (shared vector, own part, metrics, errors).
 
-    One gradient after another, each applied. Among the metrics is the verdict, `SOUND`.
+    One gradient after another, each applied. The metrics include the verdict, `SOUND`.
     """
     layout = SharedLayout(algorithm, share)
 
@@ -161,7 +161,7 @@ def compiled_gradients(algorithm: Algorithm, share: bool) -> Any:
 
 
 class Gossip:
-    """A row for each worker and no central one: after each update two neighbours average (AD-PSGD).
+    """One row per worker and no central one: after each update two workers average their rows (AD-PSGD).
 
     Lian et al. 2018, https://arxiv.org/abs/1710.06952: the pair is averaged, then the worker's own change is added to its row.
     """
@@ -201,7 +201,7 @@ class Gossip:
 
 
 class Sharded:
-    """Gradients go to the servers of the slices, through a bounded queue each; what they publish is pulled."""
+    """Gradients go to the slices' servers through bounded queues; weights are pulled from what the servers publish."""
 
     def __init__(
         self,
@@ -230,7 +230,7 @@ class Sharded:
         return np.concatenate([vector for _, vector in pulled])[: self._layout.size]
 
     def learn(self, state: LearnerState, unroll: Unroll) -> Learning:
-        """Each gradient is made of the newest weights that the servers have published by then."""
+        """Each gradient is computed on the newest weights that the servers have published by then."""
         taken, due = self._gradients.take(state, unroll.acted, unroll.trajectory, unroll.version, unroll.progress)
         state, lag, metrics, depths = taken, 0, dict[str, float](), [self._depth()]
         for index in range(due):
@@ -238,7 +238,7 @@ class Sharded:
                 state = self._settle(state, self._layout.unpack(self.pull(), state).params)
             gradient = self._gradients.gradient(state, index)
             metrics = gradient.metrics
-            if not is_sound(gradient.vector, metrics):  # it is not sent, and the next would be no better
+            if not is_sound(gradient.vector, metrics):  # it is not sent, and the next one would be no better
                 self._watch.bad(seen_in(self._algorithm, state, metrics, [unroll.trajectory]))
                 break
             if gradient.stop:
@@ -274,5 +274,5 @@ class Sharded:
 
 
 def gradient_record(size: int) -> Record:
-    """Of a slice of a gradient on its way to a server."""
+    """Record of a slice of a gradient on its way to a server."""
     return Record((Field("gradient", (size,), "float32"), Field("progress", (1,), "float32")))

@@ -1,4 +1,4 @@
-"""The synchronous actor: fills slots with unrolls, by the weights that the schedule names."""
+"""The synchronous actor: fills slots with unrolls, acting with the weights that the schedule names."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from shoal.core.program import Context, Part, Ports, Snapshot, Steps
 
 
 class Actor:
-    """Reads the version that `schedule` names for each unroll, fills a slot, pushes it, over and over."""
+    """For each unroll, reads the version that `schedule` names, fills a slot and pushes it."""
 
     def __init__(
         self, blueprint: Blueprint, index: int, schedule: Callable[[int], int], ports: Ports, context: Context
@@ -26,7 +26,7 @@ class Actor:
 
     def run(self) -> Steps:
         layout, lane, start = self._blueprint.layout, self._lane, self._blueprint.start
-        # A successor goes on where its lane stands.
+        # A successor continues where its lane stands.
         for unroll in count(start + self._stream.pushed(lane)):
             version = self._schedule(unroll)
             vector = yield from self._board.read(version)

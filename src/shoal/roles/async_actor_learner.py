@@ -1,8 +1,8 @@
-"""Asynchronous actors and learners: they wait for each other only where a queue is full or empty.
+"""Asynchronous actors and learners: they wait for each other only if a queue is full or empty.
 
-An actor acts by the newest weights that it finds, unroll by unroll. A learner takes a batch of unrolls, from any lanes that have
-some, and publishes what it learnt. What the actors did (steps, episodes) reaches the main role by a stream of news, which also
-counts unrolls that a window replaced or a full queue refused.
+For each unroll, an actor takes the newest weights. A learner takes a batch of unrolls, from any lanes that have some, and
+publishes new weights. A stream of news tells the main role the actors' steps and episodes, including those of unrolls that a
+window replaced or a full queue refused.
 """
 
 from __future__ import annotations
@@ -32,24 +32,24 @@ FOREVER = 2**62  # a version that never comes
 
 @dataclass(frozen=True, kw_only=True)
 class ActorPolicy:
-    """How an actor is bound to the learners."""
+    """How an actor is coupled to the learners."""
 
     port: str  # the stream that it fills
     lane: int
     lockstep: bool = False  # wait for version n before unroll n+1
-    delay: int = 0  # act by weights that are this many versions older than the newest
-    refuses: bool = False  # a full queue refuses the unroll, which is then lost, and the actor goes on
-    yields: bool = False  # never has to wait, so that it must let others run where all share one thread
+    delay: int = 0  # act with weights this many versions older than the newest
+    refuses: bool = False  # a full queue refuses the unroll, which is then lost, and the actor continues
+    yields: bool = False  # never has to wait, so it must let others run if all share one thread
     last: int = 0  # unrolls after which it ends; 0 is never
 
 
 def news_format(blueprint: Blueprint) -> NewsFormat:
-    """What an actor says after an unroll; `last` when it has ended and nothing follows."""
+    """The news of an actor after an unroll; `last` marks the final piece of an actor that has ended."""
     return NewsFormat(metrics=("queue/refused", "last"), episodes=blueprint.unroll * blueprint.envs)
 
 
 class AsyncActor:
-    """Takes the newest weights, fills a slot, pushes it, over and over."""
+    """For each unroll, takes the newest weights, fills a slot and pushes it."""
 
     def __init__(self, blueprint: Blueprint, index: int, policy: ActorPolicy, ports: Ports, context: Context) -> None:
         self._blueprint, self._index, self._policy = blueprint, index, policy
@@ -57,7 +57,7 @@ class AsyncActor:
         self._stream: Any = ports[policy.port]
         self._news: Stream = ports["news"]
         self._format = news_format(blueprint)
-        # Out of step, actors may have made more unrolls than there are versions.
+        # Without lockstep, actors may have made more unrolls than there are versions.
         again = () if policy.lockstep else going_on(blueprint.start)
         self._collector = Collector(blueprint, index, context, again)
         self._tracker = EpisodeTracker(blueprint.envs)
@@ -71,7 +71,7 @@ class AsyncActor:
         for unroll in count(blueprint.start + self._stream.pushed(lane)):
             if free.last and unroll - blueprint.start >= free.last:
                 break
-            # Room first, then weights: they are the newest when the unroll begins, however long a full queue made it wait.
+            # First room, then weights, so that the weights are the newest even after a long wait for room.
             slot = self._own if self._own is not None else (yield from self._stream.claim(lane))
             version, vector = yield from self._weights(unroll)
             self._collector.collect(jax.device_put(blueprint.layout.tree(vector)), version, unroll, slot)
@@ -80,7 +80,7 @@ class AsyncActor:
             self._tell(began, episodes, self._push(slot))
             if free.yields:
                 yield from turn()
-        # First of all, so that no learner waits for this lane while it waits for room for its last words.
+        # First, so that no learner waits for this lane while the actor waits for room for its last news.
         self._stream.finish(lane)
         while self._untold is not None:
             self._untold = self._say((yield from self._news.claim(self._index)), self._untold)
@@ -89,7 +89,7 @@ class AsyncActor:
         yield from self._board.read(FOREVER)
 
     def _weights(self, unroll: int) -> Generator[Op[Any], Any, tuple[int, np.ndarray]]:
-        """(version, vector) to act by."""
+        """(version, vector) to act with."""
         board, free, start = self._board, self._policy, self._blueprint.start
         if free.lockstep:
             return unroll, (yield from board.read(unroll))
@@ -100,13 +100,13 @@ class AsyncActor:
                 return newest, vector
             try:
                 vector = yield from board.read(wanted)
-            except LookupError:  # overtaken between the two looks
+            except LookupError:  # overwritten between the two reads
                 continue
             if newest >= 0:
                 return wanted, vector
 
     def _push(self, slot: Slot) -> int:
-        """Hand the unroll over; 1 if there was no room for it."""
+        """Hand the unroll over. Returns 1 if there was no room for it, else 0."""
         lane = self._policy.lane
         if self._own is not None:
             room: Any = self._stream.claim(lane).attempt()
@@ -118,7 +118,7 @@ class AsyncActor:
         return 0
 
     def _tell(self, began: float, episodes: tuple[Episode, ...], refused: int) -> None:
-        """Say what was done, if there is room to say it; otherwise with the next unroll: an actor never waits for that."""
+        """Send the news if there is room, otherwise with the next unroll: an actor never waits for that."""
         steps, before = self._blueprint.unroll * self._blueprint.envs, self._untold
         if before is not None:
             steps, began, episodes = before.steps + steps, before.began, before.episodes + episodes
@@ -129,7 +129,7 @@ class AsyncActor:
         self._untold = untold
 
     def _say(self, slot: Slot, news: News) -> News | None:
-        """As much of it as fits into a slot; the rest, which is still untold."""
+        """Send as much of the news as fits into a slot. Returns the rest, if any."""
         most = self._format.episodes
         self._format.write(slot, news.steps, news.began, news.episodes[:most], news.metrics)
         self._news.push(self._index)
@@ -137,7 +137,7 @@ class AsyncActor:
         return News(0, news.began, news.began, rest, {"queue/refused": 0.0}) if rest else None
 
     def snapshots(self) -> Snapshot:
-        """Only in lockstep is an actor between two unrolls when the main role is between two updates."""
+        """{} without lockstep: only in lockstep is an actor between two unrolls when the main role is between two updates."""
         if not self._policy.lockstep:
             return {}
         return {
@@ -150,7 +150,7 @@ class AsyncActor:
 
 
 def turn() -> Op[None]:
-    """Let others run: answers when it is asked again."""
+    """Let others run: answers at the second attempt."""
     asked: list[bool] = []
 
     def attempt() -> Any:
@@ -161,7 +161,7 @@ def turn() -> Op[None]:
 
 
 class ActorNews:
-    """What the actors have said: steps and refusals so far, episodes since the last report."""
+    """The actors' news: steps and refusals so far, episodes since the last report."""
 
     def __init__(self, blueprint: Blueprint, ports: Ports) -> None:
         self._news: Stream = ports["news"]
@@ -169,7 +169,7 @@ class ActorNews:
         self._lanes = range(blueprint.actors)
         self.steps = 0
         self.refused = 0
-        self._ended: set[int] = set()  # lanes of actors that have said their last word
+        self._ended: set[int] = set()  # lanes of actors that have sent their last news
 
     def listen(self) -> tuple[Episode, ...]:
         """The episodes that ended since the last call. Never waits."""
@@ -179,7 +179,7 @@ class ActorNews:
         return tuple(episodes)
 
     def rest(self) -> Generator[Op[Any], Any, tuple[Episode, ...]]:
-        """The same once all actors have ended: their last words are waited for."""
+        """As `listen`, after waiting for the last news of all actors."""
         episodes = list(self.listen())
         while len(self._ended) < len(self._lanes):
             episodes += self._hear(*(yield from self._news.take_any(self._lanes)))
@@ -196,7 +196,7 @@ class ActorNews:
 
 
 class AnyUnrolls:
-    """The feed of `actor_learner`: unrolls of any actors that have some. Steps and episodes are what the actors say of them."""
+    """The feed of `actor_learner`: unrolls from any actors that have some. Episodes come from the actors' news."""
 
     update: Update | None = None
 
@@ -215,7 +215,7 @@ class AnyUnrolls:
         return None
 
     def _steps(self) -> int:
-        """Environment steps so far: of all unrolls, also where some are lost on the way."""
+        """Environment steps of all unrolls so far, including lost ones."""
         return self._told.steps if self._lossy else self._intake.steps
 
     def complete(self, report: Report) -> Report:
@@ -232,11 +232,11 @@ class AnyUnrolls:
 
 
 def last_report(before: Report, steps: int, episodes: tuple[Episode, ...]) -> Report:
-    """What is left to say when all actors have ended and the last of their unrolls made no update."""
+    """The final report, when all actors have ended and their last unrolls made no update."""
     metrics = {name: value for name, value in before.metrics.items() if not name.startswith("time/")}
     return replace(before, env_steps=steps, episodes=episodes, metrics=metrics, lags={})
 
 
 def lags_of(slots: Sequence[Slot], version: int) -> np.ndarray:
-    """[rows] how many versions old the weights were that acted on each."""
+    """[rows] age in versions of the weights that acted on each row."""
     return version - np.concatenate([slot["version"].ravel() for slot in slots])

@@ -1,7 +1,7 @@
-"""The learning side of `dyna`: real unrolls, as DQN learns from them, and what planners imagined, at a controlled ratio.
+"""The learning side of `dyna`: learns from real unrolls as DQN does, and from imagined rows at a controlled ratio.
 
-Real rows lie in a pool that the planners read; imagined rows in a memory of the learner's own. Neither ever sees the other's, and
-steps and episodes are counted from real unrolls alone.
+Real rows are in a pool that the planners read; imagined rows are in a memory of the learner's own. The two are never mixed in
+memory, and only steps and episodes of real unrolls are counted.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from shoal.roles.planner import TOLD, model_layout
 
 
 class ImaginedMemory:
-    """The newest imagined rows. With sweeping they are drawn in proportion to their error, and new ones first."""
+    """The newest imagined rows. With sweeping, they are drawn in proportion to their error, new ones first."""
 
     def __init__(self, blueprint: Blueprint, algorithm: DynaQ) -> None:
         config = algorithm.config
@@ -50,7 +50,7 @@ class ImaginedMemory:
         self._sampler = make_sampler(self._replay, 1, config.imagined)
 
     def insert(self, slot: Slot) -> int:
-        """Keep what counts of a planner's block; how many rows that were."""
+        """Keep the valid rows of a planner's block. Returns their number."""
         valid, first = slot["valid"], int(self._rows.counts()[0])
         kept = {name: slot[f"rows/{name}"][valid] for name in Transitions._fields}
         self._rows.write(0, kept)
@@ -68,7 +68,7 @@ class ImaginedMemory:
         """`count` minibatches of `batch` rows."""
         path = (PLANNING, LEARNING, version, call)
         rng = np.random.default_rng(np.random.SeedSequence(self._seed, spawn_key=path))
-        # Which imagined rows are learnt from is a choice, not a sample to be put right: no importance weights.
+        # No importance weights: imagined rows are chosen on purpose, so there is no sampling bias to correct.
         picked = self._sampler.draw(rng, self._rows.sizes(), count, batch, 0.0)
         rows, _ = self._rows.read(picked.indices, self._rows.counts())
         return Batch(Drawn(Transitions(**rows), np.ones_like(picked.weights)), picked.indices)
@@ -79,22 +79,22 @@ class ImaginedMemory:
 
 
 class DynaUpdate:
-    """A real round, then the imagined gradients that it has earned: `ratio` for each real one, less where the model errs."""
+    """A real round, then imagined gradients: `ratio` for each real one, fewer if the model errs."""
 
     def __init__(self, blueprint: Blueprint, algorithm: DynaQ, ports: Ports, context: Context) -> None:
         self._blueprint, self._algorithm = blueprint, algorithm
-        self._watch = Watch(context)  # on imagined gradients; real ones have another
+        self._watch = Watch(context)  # of imagined gradients; real ones have another
         self._blocks: Stream = ports["imagined"]
-        # The learner alone writes there: the rows are its own to save, together with their priorities.
+        # Only the learner writes there, so it saves the rows together with their priorities.
         self._real = ReplayUpdate(blueprint, Watch(context), ReplayMemory(blueprint, pool=ports["real"], keeps=True))
         self.imagined = ImaginedMemory(blueprint, algorithm)
         self._learn = compiled_replay(blueprint.algorithm).learn
         self._count = gradients_a_call(blueprint)
         self._mixed = round(algorithm.config.mix * algorithm.config.batch_size)  # real rows among the imagined ones
         self._owed = 0.0
-        self._told: dict[str, float] = {}  # the newest word of the planners
-        self._rows = 0  # imagined ones that counted, since the last update
-        self._words: list[np.ndarray] = []  # the planners', since the last update
+        self._told: dict[str, float] = {}  # the planners' newest metrics
+        self._rows = 0  # valid imagined rows since the last update
+        self._words: list[np.ndarray] = []  # the planners' metrics since the last update
         self._gradients = 0
 
     def compile(self, state: LearnerState, acted: Any, lanes: int) -> None:
@@ -115,7 +115,7 @@ class DynaUpdate:
         calls = int(self._owed // self._count) if self.imagined.ready() else 0
         self._owed -= calls * self._count
         if not self.imagined.ready():
-            self._owed = 0.0  # nothing to learn from: what was missed is not made up for in one rush
+            self._owed = 0.0  # nothing to learn from yet: missed gradients are not made up later
         losses: dict[str, float] = {}
         for call in range(calls):
             key = key_data(self._blueprint.seed, PLANNING, LEARNING, version, call)
@@ -159,17 +159,17 @@ class DynaUpdate:
 
     @property
     def error(self) -> float:
-        """The model's, on held-out real rows: of the change, the reward or the end, whichever is largest."""
+        """The model's error on held-out real rows: the largest of the errors of state, reward and end."""
         return max(self._told[name] for name in TOLD[:3])
 
     def take_in(self, lane: int, block: Slot) -> None:
-        """Keep what a planner imagined, and what it says of the model."""
+        """Keep a planner's imagined rows and its metrics."""
         self._rows += self.imagined.insert(block)
         self._words.append(block["told"].copy())
         self._blocks.release(lane)
 
     def _news(self) -> int:
-        """Take the blocks that are there. How many rows have come since the last update."""
+        """Take the blocks that are ready. Returns the number of valid rows since the last update."""
         while (taken := self._blocks.take_any(range(self._blocks.lanes)).now()) is not None:
             self.take_in(*taken)
         spoken = [word for word in self._words if not np.isnan(word).any()]
@@ -185,7 +185,7 @@ class DynaUpdate:
 class PlannedUnrolls(OneOfEach):
     """The feed of `dyna`: one unroll of the real actor, and the blocks that planners have imagined meanwhile.
 
-    It waits for `rounds` blocks an update. The planners' model as it stands becomes part of the state that is reported and saved.
+    It waits for `rounds` blocks per update. The planners' current model becomes part of the state that is reported and saved.
     """
 
     update: DynaUpdate
@@ -207,11 +207,11 @@ class PlannedUnrolls(OneOfEach):
         return slots
 
     def _due(self, version: int) -> int:
-        """Blocks to wait for at this update: as many as bring their number to `rounds` an update."""
+        """The number of blocks to wait for at this update, so that it averages `rounds` per update."""
         return int((version + 1) * self._rounds) - int(version * self._rounds)
 
     def announce(self, version: int, state: LearnerState) -> None:
-        """Scales go first: a reader of the weights finds the units of their rows."""
+        """Publish the scales before the weights, so that a reader of the weights finds the units of their rows."""
         self._scales.publish(version, to_vector(self._algorithm.scales(state)))
 
     def complete(self, report: Report) -> Report:

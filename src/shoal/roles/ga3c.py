@@ -1,8 +1,8 @@
-"""GA3C: agents ask predictors what to do, and trainers learn from what they did; queues stand between.
+"""GA3C: agents ask predictors for actions, and trainers learn from the unrolls; queues connect them.
 
 Babaeizadeh et al. 2017, "Reinforcement learning through asynchronous advantage actor-critic on a GPU",
-https://arxiv.org/abs/1611.06256. Deviations: unrolls go on across the end of an episode, so that its last transition is
-kept; a step of the adjustment that did not pay is taken back at once.
+https://arxiv.org/abs/1611.06256. Deviations: unrolls continue across the end of an episode, so that its last transition is
+kept; a step of the adjustment that does not pay off is undone at once.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ from shoal.learning.remote_gradients import SEEN, Known, RemoteGradients
 from shoal.learning.soundness import Watch, largest, seen_in
 from shoal.roles.hill_climb import Climber, Control, CoreLoad, Numbers, say
 
-REPORT_EVERY = 0.1  # seconds: there may be thousands of gradients a second
+REPORT_EVERY = 0.1  # seconds: there may be thousands of gradients per second
 WINDOW = 100  # episodes behind the score
-SETTLING = 0.25  # share of a trial that does not count: a role that works for the first time compiles
+SETTLING = 0.25  # share of a trial that does not count, since a role that starts working first compiles
 
 
 @dataclass(frozen=True, kw_only=True)
 class Ga3cSetup:
-    """How the work is shared out: what all of these roles know."""
+    """Division of labour, known to all of these roles."""
 
     blueprint: Blueprint
-    start: Numbers  # that work at first
-    most: Numbers  # that there are
-    rows: int  # of one prediction
+    start: Numbers  # of roles that work at the start
+    most: Numbers  # of roles that exist
+    rows: int  # of one prediction, at most
     wait: float  # seconds that a prediction waits for a fuller batch, at most
     reward_clip: float  # 0 is none
     adjust_after: float  # seconds; 0 leaves the numbers as they are
@@ -56,7 +56,7 @@ class Ga3cSetup:
 
 
 class Agent:
-    """Steps its environments by the predictors' answers; every `unroll` steps go to the training queue."""
+    """Steps its environments with the predictors' answers and pushes every unroll to the training queue."""
 
     def __init__(self, setup: Ga3cSetup, index: int, ports: Ports, context: Context) -> None:
         self._setup, self._index, self._context = setup, index, context
@@ -66,7 +66,7 @@ class Agent:
         self._control = Control(ports["control"], setup.start)
         self._rows = setup.blueprint.make_rows(index, context)
         self._tracker = EpisodeTracker(setup.blueprint.envs)
-        self._ended: deque[Episode] = deque(maxlen=10 * setup.episodes.episodes)  # not told yet
+        self._ended: deque[Episode] = deque(maxlen=10 * setup.episodes.episodes)  # not sent yet
 
     def run(self) -> Steps:
         blueprint, rows, lane = self._setup.blueprint, self._rows, self._index
@@ -108,7 +108,7 @@ class Agent:
 
 
 class Predictor:
-    """Waits for a question, takes all that have come, and answers them in one call. It keeps nothing."""
+    """Waits for questions, takes all that are open, and answers them in one call. It keeps no state."""
 
     def __init__(self, setup: Ga3cSetup, index: int, ports: Ports, context: Context) -> None:
         self._setup, self._index, self._context = setup, index, context
@@ -152,7 +152,7 @@ class Predictor:
             self._context.beat()
 
     def _unless_idle(self, gather: Op[Any]) -> Op[Any]:
-        """What is gathered; [] when this predictor is out of work."""
+        """The gathered questions; [] while this predictor is idle."""
         return Op(lambda: gather.attempt() if self._active(self._control.refresh()) else [], gather.wait, gather.what)
 
     def _active(self, numbers: Numbers) -> bool:
@@ -166,7 +166,7 @@ class Predictor:
 
 
 class GradientTrainer:
-    """Takes unrolls until it has a batch, and hands its gradient to the learner. It keeps nothing."""
+    """Takes unrolls until it has a batch, and sends its gradient to the learner. It keeps no state."""
 
     def __init__(self, setup: Ga3cSetup, index: int, ports: Ports, context: Context) -> None:
         self._setup, self._index, self._context = setup, index, context
@@ -176,10 +176,10 @@ class GradientTrainer:
         self._control = Control(ports["control"], setup.start)
         self._gradients = setup.gradients
         self._weights = Weights(ports["params"], setup.blueprint.start, self._gradients.layout)
-        self._turn = index  # the lane to look at first, so that all have theirs
+        self._turn = index  # the lane to look at first; it rotates, so that every lane is served
 
     def _compiled(self) -> Any:
-        """Ahead of the data."""
+        """The gradient function, compiled ahead of the data."""
         blueprint, layout = self._setup.blueprint, self._gradients.layout
         known: Known = layout.tree(np.zeros(layout.size, np.float32))
         trajectories = [as_trajectory(blueprint.record.empty())] * blueprint.batch
@@ -189,18 +189,18 @@ class GradientTrainer:
         blueprint, weights, news = self._setup.blueprint, self._weights, self._gradients.news
         yield from self._control.until(self._active)
         compute = self._compiled()
-        # Nothing yet, and ready for work: agents that began before would only wait, and take cores from compiling.
+        # An empty message means ready: agents that started earlier would only wait, and take cores from compiling.
         hello = yield from self._out.claim(self._index)
         news.write(hello, 0, time.monotonic(), (), {})
         self._out.push(self._index)
         yield from weights.first()
-        made = weights.version  # at least as many as it or a predecessor has made, so that no key is drawn again
+        made = weights.version  # at least as many gradients as a predecessor made, so that no key is reused
         while True:
             taken: list[tuple[int, Any]] = []
             while len(taken) < blueprint.batch:
                 yield from self._control.until(self._active)
                 one = yield from self._next()
-                if one is None:  # out of work: what is in hand would be stale by the time that it is in work again
+                if one is None:  # idle now: the unrolls in hand would be stale when it works again
                     for lane, _ in taken:
                         self._stream.release(lane)
                 taken = [*taken, one] if one is not None else []
@@ -227,7 +227,7 @@ class GradientTrainer:
             self._context.beat()
 
     def _next(self) -> Op[tuple[int, Any] | None]:
-        """An unroll of any agent; None when this trainer is out of work."""
+        """An unroll of any agent; None while this trainer is idle."""
         lanes = [(self._turn + i) % self._stream.lanes for i in range(self._stream.lanes)]
         self._turn += 1
         take = self._stream.take_any(lanes)
@@ -244,7 +244,7 @@ class GradientTrainer:
 
 
 class Applier:
-    """Owns the weights: applies gradients as they come, publishes, adjusts the numbers, and reports."""
+    """Owns the weights: applies gradients as they arrive, publishes, adjusts the numbers, and reports."""
 
     def __init__(self, setup: Ga3cSetup, ports: Ports, context: Context) -> None:
         self._setup, self._blueprint = setup, setup.blueprint
@@ -268,7 +268,7 @@ class Applier:
         vector = np.zeros(self._gradients.size, np.float32)
         applied = self._gradients.applied().lower(self.state, vector, np.float32(0)).compile()
         for lane in range(self._setup.start.trainers):
-            yield from stream.take(lane)  # its first word is that it is ready
+            yield from stream.take(lane)  # its first message says that it is ready
             stream.release(lane)
         self._publish()
         began_at, spent = 0.0, 0.0
@@ -282,7 +282,7 @@ class Applier:
             lane, slot = yield from stream.take_any(lanes)
             lanes = [*lanes[1:], lanes[0]]
             found, before = news.read(slot), time.monotonic()
-            if not found.steps:  # somebody's first word
+            if not found.steps:  # a trainer's first message
                 stream.release(lane)
                 continue
             waited += before - asked
@@ -350,7 +350,7 @@ class Applier:
         return last or (self.version % every == 0 if every else seconds >= REPORT_EVERY)
 
     def _publish(self, known: Any = None, actor: Any = None) -> None:
-        """The newest weights, to trainers and predictors: as these vectors, or from the state."""
+        """Publish the newest weights to trainers and predictors: these vectors, or those of the state."""
         if known is None:
             known = to_vector(Known(self.state.params, self.state.obs))
             actor = to_vector(self._blueprint.algorithm.actor_state(self.state))
@@ -358,7 +358,7 @@ class Applier:
         self._weights.publish(self.version, np.asarray(actor))
 
     def _pause(self) -> float:
-        """Until the next step of the adjustment: the first comes sooner."""
+        """Seconds until the next step of the adjustment; the first has its own setting."""
         return self._setup.adjust_every if self._changes else self._setup.adjust_after
 
     def _adjust(self, rate: float) -> None:

@@ -1,4 +1,4 @@
-"""How many of each: hill climbing on the training rate, and how busy the machine is meanwhile."""
+"""Adjustment of the numbers of roles by hill climbing on the training rate, and the machine's load."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from shoal.core.program import Steps
 
 
 class Numbers(NamedTuple):
-    """Of the roles that work; the others wait until they are needed."""
+    """Numbers of working roles; the others wait until they are needed."""
 
     trainers: int
     predictors: int
@@ -22,9 +22,9 @@ class Numbers(NamedTuple):
 
 
 class Climber:
-    """Steps of one up or down in each number, kept where the rate rose, taken back at once where it fell.
+    """Changes each number by at most one per step; a step is kept if the rate rose and undone at once if it fell.
 
-    The rate drifts as policies change, so that what a step is compared with is measured again before each.
+    The rate drifts as policies change, so the reference rate is measured again before each step.
     """
 
     def __init__(self, start: Numbers, most: Numbers, seed: int) -> None:
@@ -33,7 +33,7 @@ class Climber:
         self._before: tuple[Numbers, float] | None = None  # while a step is on trial
 
     def judge(self, rate: float) -> Numbers:
-        """`rate` is what the present numbers gave; the numbers to go on with."""
+        """Judge the current numbers by their `rate`. Returns the numbers to use next."""
         if self._before is None:
             self._before = self.numbers, rate
             self.numbers = self._step()
@@ -57,7 +57,7 @@ class Climber:
 
 
 class Control:
-    """How many of each work now, read from the board on which the main role says so."""
+    """The current numbers of working roles, read from the main role's board."""
 
     def __init__(self, board: Board, start: Numbers) -> None:
         self._board, self._version = board, 0
@@ -70,7 +70,7 @@ class Control:
         return self.numbers
 
     def until(self, active: Callable[[Numbers], bool]) -> Steps:
-        """Wait while `active` does not hold."""
+        """Wait until `active(numbers)` is true."""
         while not active(self.refresh()):
             yield Op(self._changed, self._board.read(self._version + 1).wait, "its turn to work")
 
@@ -82,12 +82,12 @@ class Control:
 
 
 def say(board: Board, version: int, numbers: Numbers) -> None:
-    """Make `numbers` known; versions count from 1."""
+    """Publish `numbers`; versions count from 1."""
     board.publish(version, np.array(numbers, np.float32))
 
 
 class CoreLoad:
-    """How many cores of the machine were busy since the last look, where the system tells (Linux)."""
+    """The number of busy cores of the machine since the last look; None if the system does not tell (not Linux)."""
 
     def __init__(self, path: Path = Path("/proc/stat")) -> None:
         self._path = path

@@ -1,8 +1,8 @@
-"""Several learners as one: each takes its own unrolls, all hold the same weights, the first publishes and reports.
+"""Several learners acting as one: each takes its own unrolls, all hold the same weights, the first publishes and reports.
 
-They meet in a Group. Before each update they agree whether all have data; a learner that finds none anywhere ends training for all.
-When a learner dies, its successor breaks the group: all leave what they were doing, meet, and go on from the state and the
-totals that the first had published last.
+They synchronise in a Group. Before each update they agree whether all have data; a learner that finds none anywhere ends
+training for all. When a learner dies, its successor breaks the group: all abandon the current update, meet again, and
+continue from the state and the totals that the first learner published last.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from shoal.learning.joint_update import JointUpdate, Together
 from shoal.learning.soundness import Watch
 from shoal.roles.async_actor_learner import FOREVER, ActorNews, lags_of, last_report
 
-LAGS = 64  # versions that the histogram of lags tells apart; the last one is all that are older
-COUNTS = ("unrolls", "dropped", "helped", "told")  # summed over learners; told: steps, which the first alone hears of
+LAGS = 64  # bins of the histogram of lags; the last one holds all larger lags
+COUNTS = ("unrolls", "dropped", "helped", "told")  # summed over learners; told: steps, which only the first is told
 
 
 class JointLearner:
@@ -59,8 +59,8 @@ class JointLearner:
         self._began_at = 0.0
         self._last: Report | None = None
         self._totals = np.zeros(len(COUNTS))  # over all learners and all updates
-        self._rounds = 0  # that the totals hold
-        # What the totals of the last rounds have of this learner: a broken round is counted by the next.
+        self._rounds = 0  # counted in the totals
+        # This learner's share of the totals after the last rounds: a broken round is counted by the next.
         self._counted = {0: np.zeros(len(COUNTS))}
 
     def run(self) -> Steps:
@@ -87,9 +87,9 @@ class JointLearner:
                 yield from self._meet()
 
     def _adopt(self, reply: Reply, handed: Board) -> Generator[Op[Any], Any, None]:
-        """Agree on the reply of a driver, which the first alone has; then publish and free the slots, as a round does undriven.
+        """Agree on a driver's reply, which only the first learner has; then publish and free the slots, as an undriven round does.
 
-        Learners that average only now and then differ from what was reported: they move by as much as it does.
+        Learners that average their weights only periodically differ from the reported weights: they move by the same difference.
         """
         if self._index == 0:
             if reply.weights is not None:
@@ -104,7 +104,7 @@ class JointLearner:
         self._intake.release()
 
     def _end(self) -> Steps:
-        """There is nothing left to learn from. The first hears the actors' last words; the others wait until it has ended all."""
+        """Finish when no data is left. The first waits for the actors' last news; the others wait until the run ends."""
         if self._told is None:
             yield from self._board.read(FOREVER)
             return
@@ -115,7 +115,7 @@ class JointLearner:
             yield last_report(self._last, self._last.env_steps + more, episodes)
 
     def _acted(self) -> Any:
-        """What acted on the next batch, where that is known: in lockstep it is the newest."""
+        """The weights that act on the next batch: in lockstep the newest, else None."""
         return self._blueprint.algorithm.actor_state(self.state) if self._lockstep else None
 
     def _publish(self) -> None:
@@ -123,7 +123,7 @@ class JointLearner:
         self._board.publish(self.version, to_vector(self._blueprint.algorithm.actor_state(self.state)))
 
     def _meet(self) -> Generator[Op[Any], Any, None]:
-        """Wait for all, then take what the first published last; the next comes only after all have it."""
+        """Wait for all, then take the state that the first published last. It publishes the next only after all have met."""
         while True:
             try:
                 yield from self._group.mean(self._index, np.zeros(1, np.float32))
@@ -132,12 +132,12 @@ class JointLearner:
                 continue
         self.version, vector = self._states.latest()
         self.state = jax.tree.map(jnp.asarray, from_words(vector, self.state))
-        # A learner may have left the last round of counts that the first was still in, or the other way round.
+        # This learner may have finished a round of counts that the first had not, or the other way round.
         self._rounds, totals = self._agreed.latest()
         self._totals = totals.view(np.float64).copy()
 
     def _round(self) -> Generator[Op[Any], Any, Report | None]:
-        """One common update; None when there is nothing left to learn from."""
+        """One common update; None if no data is left."""
         blueprint, intake, group, now = self._blueprint, self._intake, self._group, time.monotonic
         asked = now()
         slots = yield from intake.batch(self.version)
@@ -168,9 +168,9 @@ class JointLearner:
         episodes = self._told.listen() if self._told is not None else ()
         heard = self._told.steps if self._told is not None else 0
         so_far = np.array([intake.taken, intake.dropped, intake.helped, heard], np.float64)
-        counts = so_far - self._counted.get(self._rounds, 0.0)  # a successor has been counted nowhere
+        counts = so_far - self._counted.get(self._rounds, 0.0)  # a successor has not been counted yet
         self._counted = {self._rounds: so_far - counts, self._rounds + 1: so_far}
-        # After the first has published: a learner that leaves this round may free slots, and actors find the newest weights.
+        # After the first has published: a learner that leaves this round may free slots, and actors must find the new weights.
         joint = yield from self._reduced(metrics, lags, counts.tolist())
         self._rounds += 1
         if self._index == 0:
@@ -182,10 +182,10 @@ class JointLearner:
     def _reduced(
         self, metrics: dict[str, float], lags: np.ndarray, counts: list[float]
     ) -> Generator[Op[Any], Any, dict[str, float]]:
-        """The means of all learners' metrics, of maxima the largest; lags and counts are added up into what this learner holds."""
+        """All learners' metrics, as means or maxima; lags and counts are added to this learner's totals."""
         self._names = self._names or tuple(sorted(metrics))
         learners, largest = self._blueprint.learners, [name for name in self._names if is_maximum(name)]
-        maxima = np.zeros((learners, len(largest)))  # a row for each learner, so that the sum holds all of them
+        maxima = np.zeros((learners, len(largest)))  # one row per learner, so that the sum keeps all of them
         maxima[self._index] = [metrics[name] for name in largest]
         mine = [*(metrics[name] for name in self._names), *maxima.ravel(), *counts, *lags.tolist()]
         mean = yield from self._group.mean(self._index, np.array(mine, np.float32))
@@ -231,7 +231,7 @@ class JointLearner:
         return None
 
 
-TOTALS_SIZE = 2 * len(COUNTS)  # words of four bytes: the totals cross bit for bit
+TOTALS_SIZE = 2 * len(COUNTS)  # four-byte words, so that the totals are sent bit for bit
 
 
 def state_size(blueprint: Blueprint) -> int:

@@ -41,22 +41,23 @@ class Trainer:
 
     @cached_property
     def state(self) -> LearnerState:
-        """The newest version's."""
+        """The state of the newest version."""
         return self._blueprint.initial_state()
 
     @cached_property
     def actor(self) -> Any:
-        """What the newest version acts by."""
+        """The acting part of the newest version."""
         return self._blueprint.algorithm.actor_state(self.state)
 
     def compile(self, knows_who_acted: bool) -> None:
-        """Compile the update ahead of the data, by shapes: the first weights may still be in the making in another thread."""
+        """Compile the update ahead of the data, by shapes: another thread may still be making the first weights."""
         blueprint = self._blueprint
         acted = blueprint.actor_shapes if knows_who_acted else None
         self._update.compile(blueprint.state_shapes, acted, blueprint.batch)
 
     def learn(self, slots: Sequence[Slot], acted: Any, waited: float, steps: int = 0) -> Report:
-        """One update on one unroll of each actor, which `acted` had acted; `steps` were made before, if more than were learnt."""
+        """One update on one unroll from each actor. `acted` are the weights that acted; `steps` counts environment steps made
+        before, if more than were learnt from."""
         blueprint, now = self._blueprint, time.monotonic
         if not self._steps:
             self._began_at = min(float(slot["clock"][0]) for slot in slots)
@@ -92,7 +93,7 @@ class Trainer:
         )
 
     def adopt(self, reply: Reply) -> None:
-        """Go on with the weights that the reply brings, if it does."""
+        """Adopt the weights of the reply, if it has any."""
         if reply.weights is not None:
             self.state = self._blueprint.adopted(self.state, reply.weights)
             self.actor = self._blueprint.algorithm.actor_state(self.state)
@@ -103,33 +104,33 @@ class Trainer:
 
 
 class Feed(Protocol):
-    """A learner's side of its actors: what differs between the topologies that have a single learner."""
+    """A learner's source of batches: the part that differs between topologies with a single learner."""
 
     @property
     def update(self) -> Update | None:
-        """The update to learn by; None is the one that fits the algorithm."""
+        """The update to use; None for the one that fits the algorithm."""
 
     def batch(self, version: int) -> Generator[Op[Any], Any, Sequence[Slot] | None]:
-        """The unrolls that lead from `version` to the next; None when all actors have ended and nothing is left."""
+        """The unrolls that lead from `version` to the next; None if all actors have ended and none is left."""
 
     def release(self) -> None:
-        """The batch is learnt: its slots may be filled again."""
+        """Free the slots of the batch, which has been learnt from."""
 
     def announce(self, version: int, state: LearnerState) -> None:
-        """Publish what must be readable before the weights of `version` are."""
+        """Publish data that must be readable before the weights of `version`."""
 
     def complete(self, report: Report) -> Report:
-        """The report with what is known here: counts and depths; also steps, episodes or the state, if they are not the batch's."""
+        """The report with the feed's own counts and depths; also steps, episodes or state, if they differ from the batch's."""
 
     def rest(self, report: Report | None) -> Generator[Op[Any], Any, Report | None]:
-        """After the last batch: what is left to say, if anything is; `report` is the last one."""
+        """A final report after the last batch, if there is anything left to report; `report` is the previous one."""
 
 
 class Learner:
-    """The loop of a single learner: publish, take a batch, update, publish, report, over and over.
+    """The loop of a single learner: take a batch, update, publish, report.
 
-    `make_feed(blueprint, ports, context)` says where batches come from. `schedule` names the version that acted on the batch of a
-    version; the learner keeps the few that it may still name. It is None where actors take what is newest.
+    `make_feed(blueprint, ports, context)` makes the source of batches. `schedule` names the version that acted on a version's
+    batch, and the learner keeps the few versions that may still be named; it is None if actors take the newest weights.
     """
 
     def __init__(
@@ -148,7 +149,7 @@ class Learner:
 
     def run(self) -> Steps:
         trainer, feed = self.trainer, self._feed
-        # Compiled first: actors that began now would only wait for it, and take cores from it.
+        # Compile before publishing: actors that started now would only wait, and take cores from compiling.
         trainer.compile(knows_who_acted=self._schedule is not None)
         self._acted[trainer.version] = trainer.actor
         broadcast, report = self._publish(), None
@@ -161,7 +162,7 @@ class Learner:
                 return
             waited = time.monotonic() - asked
             report = trainer.learn(slots, self._who_acted(), waited, 0 if report is None else report.env_steps)
-            # Published before the slots are free: an actor that waited for room finds what its unroll led to.
+            # Publish before freeing the slots, so that an actor that waited for room finds the weights its unroll led to.
             if not self._driven:
                 broadcast = self._publish()
                 feed.release()
@@ -175,7 +176,7 @@ class Learner:
             self._acted[trainer.version] = trainer.actor
 
     def _who_acted(self) -> Any:
-        """The weights that acted on the batch in hand; None where the learner does not hold them."""
+        """The weights that acted on the current batch; None if the learner does not hold them."""
         if self._schedule is None:
             return None
         needed = self._schedule(self.trainer.version)
@@ -183,7 +184,7 @@ class Learner:
         return self._acted[needed]
 
     def _publish(self) -> float:
-        """The newest weights, to all that read them; the seconds that it took."""
+        """Publish the newest weights. Returns the seconds that it took."""
         trainer, began = self.trainer, time.monotonic()
         self._feed.announce(trainer.version, trainer.state)
         self._board.publish(trainer.version, to_vector(trainer.actor))
@@ -197,7 +198,7 @@ class Learner:
 
 
 class OneOfEach:
-    """The feed of `sync`: one unroll of every actor, lane by lane."""
+    """The feed of `sync`: one unroll from every actor, lane by lane."""
 
     update: Update | None = None
 
@@ -223,7 +224,7 @@ class OneOfEach:
         return replace(report, metrics={**report.metrics, **depth})
 
     def rest(self, report: Report | None) -> Generator[Op[Any], Any, Report | None]:
-        """These actors never end."""
+        """None: these actors never end."""
         yield from ()
         return None
 
@@ -241,7 +242,7 @@ class Sequential:
         blueprint, trainer = self._blueprint, self.trainer
         trainer.compile(knows_who_acted=True)
         while True:
-            # Through the same vector as everywhere, so that actors see the same bits on every topology.
+            # Through the same vector as in other topologies, so that actors see the same bits everywhere.
             actor = jax.device_put(blueprint.layout.tree(to_vector(trainer.actor)))
             for collector, slot in zip(self._collectors, self._slots, strict=True):
                 collector.collect(actor, trainer.version, trainer.version, slot)

@@ -1,6 +1,6 @@
-"""Who plans: trains the shared world model on real rows, and imagines what might follow them.
+"""The planner: trains the shared world model on real rows, and imagines rows that might follow them.
 
-A planner waits for one thing alone, a free slot for what it imagines. So the learner paces it: what is not taken is not made.
+A planner waits only for a free slot for its imagined rows, so the learner sets its pace.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from shoal.nets.world_model import Scales
 if TYPE_CHECKING:
     from collections.abc import Generator
 
-JUDGES = 512  # held-out rows that one validation looks at
-# What a planner says with each block; the model's errors first.
+JUDGES = 512  # held-out rows of one validation
+# Metrics that a planner sends with each block; the model's errors come first.
 TOLD = ("model/state", "model/reward", "model/done", "model/loss", "model/disagreement", "time/plan", "time/lock")
 
 
@@ -51,7 +51,7 @@ def compiled_planner(algorithm: DynaQ, explorer: bool) -> CompiledPlanner:
 
 @cache
 def model_layout(algorithm: DynaQ) -> Layout:
-    """Of the world model's weights as one vector."""
+    """Layout of the world model's weights as one vector."""
     return layout_of(jax.eval_shape(partial(algorithm.model.init, jax.random.key(0))))
 
 
@@ -63,19 +63,19 @@ def scales_layout(algorithm: DynaQ) -> Layout:
 
 
 def block_record(blueprint: Blueprint, algorithm: DynaQ) -> Record:
-    """Of one round of imagination: rows, which of them count, and what there is to tell."""
+    """Record of one round of imagination: rows, which of them are valid, and metrics."""
     rows = algorithm.config.horizon * algorithm.config.starts
     fields = [Field(f"rows/{f.name}", (rows, *f.shape), f.dtype) for f in row_record(blueprint).fields]
     return Record((*fields, Field("valid", (rows,), "bool"), Field("told", (len(TOLD),), "float64")))
 
 
 class Split(NamedTuple):
-    """Which rows of a ring the model learns from, and which judge it. A slot's number decides, for as long as the ring lives."""
+    """Split of a ring's rows into training and held-out ones. A slot's number decides, for the lifetime of the ring."""
 
     every: int  # one slot in this many is held out
 
     def training(self, rng: np.random.Generator, size: int, shape: tuple[int, ...]) -> np.ndarray:
-        """Slots to learn from, drawn alike from `size` filled ones."""
+        """Training slots, drawn uniformly from `size` filled ones."""
         drawn = rng.integers(0, size - self._held(size), shape)
         return drawn + drawn // (self.every - 1) + 1
 
@@ -87,7 +87,7 @@ class Split(NamedTuple):
 
 
 class Planner:
-    """Round after round: learn the model, judge it, imagine, and hand over the block."""
+    """In each round, trains the model, validates it, imagines, and hands over the block."""
 
     def __init__(
         self, blueprint: Blueprint, algorithm: DynaQ, lane: int, explorer: bool, ports: Ports, context: Context
@@ -107,7 +107,7 @@ class Planner:
         self._warm()
 
     def _warm(self) -> None:
-        """Compile everything before there is anything to plan with."""
+        """Compile everything before the first real rows arrive."""
         config, layout = self._algorithm.config, model_layout(self._algorithm)
         params = jax.device_put(layout.tree(np.zeros(layout.size, np.float32)))
         self._moments = jax.jit(self._algorithm.model_optimiser.init)(params)
@@ -125,7 +125,7 @@ class Planner:
         self._functions.imagine(params, scales, actor, rows(CANDIDATES * config.starts), key_data(0))
 
     def run(self) -> Steps:
-        # A successor goes on where its lane stands.
+        # A successor continues where its lane stands.
         for number in count(self._blocks.pushed(self._lane)):
             slot = yield from self._blocks.claim(self._lane)
             slot["valid"][...] = False
@@ -136,7 +136,7 @@ class Planner:
             self._context.beat()
 
     def _ready(self) -> bool:
-        """Whether there is something real to learn from, and a policy to imagine by."""
+        """Whether there are enough real rows to learn from, and a policy to imagine with."""
         replay = self._algorithm.experience
         enough = max(replay.warmup, replay.batch, 2 * self._split.every)
         return int(self._real.sizes()[0]) >= enough and self._weights.latest()[0] >= 0
@@ -172,7 +172,7 @@ class Planner:
         slot["told"][...] = [float(value) for value in told]
 
     def _read(self, slots: np.ndarray) -> Transitions:
-        """Copies of the rows in these slots of the only ring; some may have been overwritten meanwhile."""
+        """Copies of the rows in these slots of the only ring; reads again if any was overwritten meanwhile."""
         while True:
             rows, whole = self._real.read(slots, self._real.counts())
             if whole.all():

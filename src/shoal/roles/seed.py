@@ -1,4 +1,4 @@
-"""SEED: actors that only step environments, and the inference beside the learner that assembles their unrolls.
+"""SEED: actors that only step environments, and an inference role that acts for them and assembles their unrolls.
 
 Espeholt et al. 2020, "SEED RL", https://arxiv.org/abs/1910.06591.
 """
@@ -25,7 +25,7 @@ ROW = ("reward", "discount", "boundary", "valid")
 
 
 def question_record(blueprint: Blueprint) -> Record:
-    """Where the actor is, and what its last action led to."""
+    """Record of an actor's question: its observation, and the result of its last action."""
     spec, envs = blueprint.algorithm.task.spec, blueprint.envs
     return Record(
         (
@@ -35,8 +35,8 @@ def question_record(blueprint: Blueprint) -> Record:
             Field("discount", (envs,), "float32"),
             Field("boundary", (envs,), "bool"),
             Field("valid", (envs,), "bool"),
-            Field("lost", (envs,), "bool"),  # nothing of this episode may be learnt from
-            Field("run", (), "int64"),  # of the actor: its successor has another
+            Field("lost", (envs,), "bool"),  # no row of this episode may be learnt from
+            Field("run", (), "int64"),  # identifies the actor's process: its successor has another
         )
     )
 
@@ -47,13 +47,13 @@ def answer_record(blueprint: Blueprint) -> Record:
 
 
 class EnvActor:
-    """Asks what to do, does it, and tells what it led to; it has neither weights nor memory of its own."""
+    """Asks for an action, takes it, and sends the result with the next question; it has neither weights nor recurrent state."""
 
     def __init__(self, blueprint: Blueprint, index: int, ports: Ports, context: Context) -> None:
         self._blueprint, self._index, self._context = blueprint, index, context
         self._call: Call = ports["inference"]
         self._rows = blueprint.make_rows(index, context)
-        # Rows are written here as everywhere, and sent one by one.
+        # Rows are written into a slot as in other actors, and sent one by one.
         self._slot = trajectory_record(blueprint.algorithm.task.spec, blueprint.unroll, blueprint.envs).empty()
 
     def run(self) -> Steps:
@@ -68,7 +68,7 @@ class EnvActor:
             held = slot["valid"][t - 1].copy() if t else nothing
             rows.step(slot, t, answer["action"])
             self._context.beat()
-            # An observation that is no number takes back rows that were sent already.
+            # An observation that is not finite invalidates rows that were sent already.
             lost = held & ~slot["valid"][t - 1]
             question = {"obs": rows.obs, "first": rows.first, "lost": lost, "run": run}
             question |= {name: slot[name][t] for name in ROW}
@@ -81,14 +81,14 @@ class EnvActor:
 
 
 class Lane:
-    """One actor's unroll in the making, and the policy's state on its environments."""
+    """One actor's unfinished unroll, and the policy's recurrent state for its environments."""
 
     def __init__(self, blueprint: Blueprint) -> None:
         self._blueprint = blueprint
         self._run = -1
-        self._t = 0  # the row that is acted next
+        self._t = 0  # the next row
         self._since = np.zeros(blueprint.envs, np.int64)  # the row of this unroll in which the running episode began
-        self._new = True  # nothing is known of the episodes that run
+        self._new = True  # the running episodes are unknown
         self.slot: Slot | None = None
         self.forget()
 
@@ -96,9 +96,9 @@ class Lane:
         self.carry = {n: np.array(a) for n, a in self._blueprint.algorithm.initial_carry(self._blueprint.envs).items()}
 
     def hear(self, question: Slot) -> bool:
-        """Write what the last action led to. True when the unroll is complete.
+        """Write the result of the last action. Returns True if the unroll is complete.
 
-        The first question of an actor, or of its successor, or after our own predecessor's death tells of no action of ours.
+        The first question of an actor or of its successor, or after the inference role was restarted, has no such result.
         """
         if question["run"] != self._run:
             self._run, self._t, self._new = int(question["run"]), 0, True
@@ -120,15 +120,15 @@ class Lane:
         return True
 
     def begin(self, slot: Slot) -> None:
-        """Make `slot` the next unroll's."""
+        """Use `slot` for the next unroll."""
         self.slot, self._t = slot, 0
 
     def open(self, question: Slot) -> None:
-        """Before row 0: where the unroll begins."""
+        """Write the first observation of an unroll, if row 0 is next."""
         assert self.slot is not None
         if self._t == 0:
             self.slot["clock"][0] = time.monotonic()
-            # In the middle of an episode, after a predecessor's death: its rest counts as one, or it would be added to another.
+            # After a predecessor's death in the middle of an episode, the rest counts as an episode of its own.
             self.slot["obs"][0], self.slot["first"][0] = question["obs"], question["first"] | self._new
             self._new = False
             for name, array in self.carry.items():
@@ -144,7 +144,7 @@ class Lane:
 
 
 class Inference:
-    """Gathers questions, answers them by the newest weights, and fills each actor's lane with its unrolls."""
+    """Gathers questions, answers them with the newest weights, and fills each actor's lane with its unrolls."""
 
     def __init__(self, blueprint: Blueprint, rows: int, wait: float, ports: Ports, context: Context) -> None:
         self._context, self._wait = context, wait
@@ -155,7 +155,7 @@ class Inference:
         self._least = -(-blueprint.actors // 2)
         self._tally = Tally(ports["news"], 0, self._batcher)
         self._lanes = [Lane(blueprint) for _ in range(blueprint.actors)]
-        self._stalled: dict[int, Slot] = {}  # by client, questions whose lane has no empty slot yet
+        self._stalled: dict[int, Slot] = {}  # {client: question} whose lane has no empty slot yet
 
     def run(self) -> Steps:
         yield from self._weights.first()
@@ -169,7 +169,7 @@ class Inference:
             acted = self._batcher(
                 self._weights.tree, [question for _, question in ready], [lane.carry for lane in lanes]
             )
-            # Answers first: the actors step while the rest is written.
+            # Answer first, so that the actors step while the rest is written.
             self._call.answer([client for client, _ in ready], [{"action": one.action} for one in acted])
             for lane, one in zip(lanes, acted, strict=True):
                 lane.act(one.action, one.extras, self._weights.version)
@@ -178,7 +178,7 @@ class Inference:
             self._context.beat()
 
     def _next(self) -> Op[list[tuple[int, Slot]]]:
-        """Questions whose lanes have room: of those that waited for it, or new ones."""
+        """Questions whose lanes have room: those that waited for it, or else new ones."""
         gather = self._call.gather(self._batcher.most, self._least, self._batcher.patience(self._wait))
 
         def attempt() -> Any:
@@ -214,7 +214,7 @@ class Inference:
 
 
 class InferredUnrolls(OneOfEach):
-    """The feed of `seed`: one unroll of every actor, as the inference filled them, and what the inference says of its calls."""
+    """The feed of `seed`: one unroll from every actor, filled by the inference role, and that role's statistics."""
 
     def __init__(self, blueprint: Blueprint, ports: Ports, context: Context) -> None:
         super().__init__(blueprint, ports, context)

@@ -27,7 +27,7 @@ class Shard:
         self._size = layout.slice_size(self._table.rows)
         row, gradient = np.zeros(layout.shard_width(self._table.rows), np.float32), np.zeros(self._size, np.float32)
         self._apply = jax.jit(layout.apply_slice).lower(row, gradient, np.float32(0)).compile()
-        for lane in range(self._stream.lanes):  # what a predecessor had taken is lost with it: its slots are free again
+        for lane in range(self._stream.lanes):  # gradients that a predecessor had taken are lost: free their slots
             with contextlib.suppress(RuntimeError):
                 while True:
                     self._stream.release(lane)
@@ -41,17 +41,17 @@ class Shard:
             new = np.asarray(self._apply(row, slot["gradient"], progress))
             self._stream.release(lane)
             new = self._judged(row, new, progress)
-            # The server alone writes here, unless a driver hands in weights meanwhile.
+            # Only the server writes here, unless a driver hands in weights meanwhile.
             yield from self._table.change(
                 [index],
                 lambda versions, rows, new=new, row=row, pulled=pulled: [  # type: ignore[misc]
                     new if versions[0] == pulled else moved(rows[0], row, new)
                 ],
             )
-            lanes.append(lanes.pop(lanes.index(lane)))  # the lane that was served last comes last
+            lanes.append(lanes.pop(lanes.index(lane)))  # the lane served last goes to the end
 
     def _judged(self, row: np.ndarray, new: np.ndarray, progress: float) -> np.ndarray:
-        """The new row, or the old one if the weights leave the range of float32: then the gradient is dropped."""
+        """The new row, or the old one if the new weights are not sound: then the gradient is dropped."""
         if is_sound(new[: self._size], {}) and np.isfinite(new).all():
             self._watch.good()
             return new

@@ -1,4 +1,4 @@
-"""Workers on shared parameters: each acts, learns and pushes by itself. The monitor looks on, and reports."""
+"""Workers on shared parameters: each acts, learns and pushes by itself. The monitor watches and reports."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ from shoal.learning.soundness import Watch
 from shoal.learning.update import make_update
 from shoal.learning.weight_exchange import Central, Gossip, Sharded, Stepwise, Unroll, WeightExchange
 
-REPORT_SECONDS = 0.1  # between two reports, at least: they are looked at while the workers want the cores
-STALE = 16  # gradients of a replay that all workers together may have under way
+REPORT_SECONDS = 0.1  # between two reports, at least: handling a report takes cores from the workers
+STALE = 16  # gradients on a replay that all workers together may have in flight
 OWN_METRICS = (
     "lag/versions",
     "lag/max",
@@ -48,13 +48,13 @@ class SharedParamsConfig:
     """Asynchronous workers on shared parameters."""
 
     consistency: Literal["hogwild", "lock", "sharded", "gossip"] = "hogwild"
-    """how updates meet: added in place without a lock; one at a time; applied by servers of a slice each; neighbours average"""
+    """how updates combine: added in place without a lock; one at a time; applied by servers, one per slice; neighbours average"""
     shards: Positive = 2
     """sharded: the number of servers; each owns a slice of the weights"""
     queue: Positive = 2
     """sharded: gradients of each worker that may wait at a server"""
     moments: Literal["shared", "own"] | None = None
-    """the optimiser's moments: one set that all share, or one a worker; by default shared where pushes are of one gradient"""
+    """the optimiser's moments: one set that all share, or one per worker; by default shared if each push is one gradient"""
     pull: Literal["unrolls", "episode"] = "unrolls"
     """when a worker takes the newest weights: every `pull_every` unrolls, or after an unroll in which an episode ended"""
     pull_every: Positive = 1
@@ -64,18 +64,18 @@ class SharedParamsConfig:
     barrier: bool = False
     """workers wait for each other whenever one of their episodes has ended"""
     split: bool = False
-    """every other worker teaches the value function alone, and the others the policy alone"""
+    """every second worker trains only the value function, and the others only the policy"""
     replay: Literal["local", "global"] = "local"
-    """for algorithms with a replay: one a worker, or one that all write to and draw from"""
+    """for algorithms with a replay: one per worker, or one that all write to and draw from"""
 
     push_every: Positive | None = None
-    """for algorithms with a replay: gradients between two pushes; by default 16 shared out among the workers"""
+    """for algorithms with a replay: gradients between two pushes; by default 16 divided by the number of workers"""
 
     def gradients_a_push(self, blueprint: Blueprint) -> int:
-        """Of an algorithm with a replay. A push of k gradients is made of weights that lack up to k of every other worker."""
+        """Gradients per push for an algorithm with a replay. In a push of k, the weights lack up to k from every other worker."""
         if self.push_every is not None:
             return self.push_every
-        # Within a loop XLA's convolutions on CPU take several times as long.
+        # Inside a loop, XLA's convolutions on CPU take several times as long.
         return 1 if blueprint.algorithm.task.spec.obs.is_image else max(1, STALE // blueprint.actors)
 
     def share_moments(self, blueprint: Blueprint) -> bool:
@@ -84,8 +84,8 @@ class SharedParamsConfig:
         return self.consistency == "sharded" or (self.consistency != "gossip" and self.one_at_a_time(blueprint))
 
     def one_at_a_time(self, blueprint: Blueprint) -> bool:
-        """Whether each push is of one gradient: only then do changes of the moments add up. Several forget most of what was
-        there, and of three workers that do so at once the sum would be minus twice of it."""
+        """Whether each push is one gradient: only then do changes of the moments add up. A push of several gradients forgets
+        most of the old moments; if three workers did so at once, the sum would be minus twice the old moments."""
         if isinstance(blueprint.algorithm.experience, Replay):
             return blueprint.actors == 1 or self.gradients_a_push(blueprint) == 1
         cut = blueprint.algorithm.minibatches
@@ -93,7 +93,7 @@ class SharedParamsConfig:
 
 
 class Worker:
-    """Takes a turn, pulls, acts for an unroll, learns from it, pushes what that changed, tells the monitor; and so on."""
+    """In each turn: pulls weights, acts for an unroll, learns from it, pushes the change, and sends news to the monitor."""
 
     def __init__(
         self,
@@ -110,13 +110,13 @@ class Worker:
         self._own: Table = ports["own"]
         self._layout = SharedLayout(blueprint.algorithm, config.share_moments(blueprint))
         self._statistics = SharedStatistics(ports["statistics"], self._layout) if "statistics" in ports else None
-        # How many unrolls this worker had made is known where it goes on exactly; elsewhere they were shared out by chance.
+        # The number of this worker's unrolls is known only in an exact resume; otherwise timing had decided it.
         exact = f"worker-{index}" in blueprint.snapshots
         self._collector = Collector(blueprint, index, context, () if exact else going_on(blueprint.start))
         self._tracker = EpisodeTracker(blueprint.envs)
         self._slot = blueprint.record.empty()
         self._open = jax.jit(self._opened)
-        self._words: np.ndarray | None = None  # the own part of a state that this worker goes on from
+        self._words: np.ndarray | None = None  # the own part of a saved state to resume from
         if f"worker-{index}" in blueprint.snapshots:
             self._words = blueprint.snapshots[f"worker-{index}"]["own"]
             self._tracker.restore(blueprint.snapshots[f"episodes-{index}"])
@@ -126,7 +126,7 @@ class Worker:
         config, blueprint, index, layout = self._config, self._blueprint, self._index, self._layout
         mine, memory = blueprint, None
         if isinstance(blueprint.algorithm.experience, Replay):
-            # The parts of this worker alone: what it knows of its rows, where those come back as they were.
+            # This worker's own parts: its sampler's state, if its rows are restored to the same slots.
             pool: Pool = ports["replay"]
             rows, known = blueprint.snapshots.get(REPLAY), blueprint.snapshots.get(f"{REPLAY}-{index}")
             found = {} if rows is None or known is None or not pool.fits(rows) else {REPLAY: known}
@@ -139,7 +139,7 @@ class Worker:
         state, actor = self._open(layout.pack(blank), layout.without_shared(blank))
         if config.consistency == "sharded":
             steps = make_gradient_steps(mine, memory, watch)
-            if memory is None:  # compiles; a replay would remember it
+            if memory is None:  # compile by a dry run, which a replay would remember
                 state, _ = steps.take(state, actor, as_trajectory(self._slot), 0, 0.0)
                 steps.gradient(state, 0)
             self._learning: Any = steps
@@ -157,13 +157,13 @@ class Worker:
         return Central(ports["weights"], index, layout, update, wild, mask)
 
     def _opened(self, vector: Array, state: LearnerState) -> tuple[LearnerState, Any]:
-        """A state with the weights of a pulled vector, and what acts by it; one call, for there are many small arrays."""
+        """A state with the weights of a pulled vector, and its acting part; one call, since there are many small arrays."""
         state = self._layout.unpack(vector, state)
         return state, self._blueprint.algorithm.actor_state(state)
 
     def run(self) -> Steps:
         blueprint, index, roster, now = self._blueprint, self._index, self._roster, time.monotonic
-        # Turns before this program began are taken to have been shared out evenly.
+        # Assume that turns before this program began were shared out evenly.
         first = (blueprint.start + blueprint.actors - 1 - index) // blueprint.actors
         state, vector, actor, since = self._layout.blank(), np.zeros(0), None, 0
         met = 0.0  # seconds at the last barrier
@@ -232,7 +232,7 @@ class Worker:
 
 
 class Monitor:
-    """Fills the tables, opens the roster, and turns what the workers tell into reports. It touches no environment."""
+    """Fills the tables, opens the roster, and turns the workers' news into reports. It steps no environment."""
 
     def __init__(
         self, config: SharedParamsConfig, news: NewsFormat, blueprint: Blueprint, ports: Ports, context: Context
@@ -272,7 +272,7 @@ class Monitor:
                 news, reported = [], time.monotonic()
 
     def _adopt(self, state: LearnerState, weights: np.ndarray) -> Generator[Op[Any], Any, None]:
-        """Move the shared weights from those reported to those handed in; what workers have pushed meanwhile stays added."""
+        """Move the shared weights from those reported to those handed in; changes pushed by workers meanwhile are kept."""
         before = self._rows(self._layout.pack(state))
         after = self._rows(self._layout.pack(self._blueprint.adopted(state, weights)))
         for row, (old, new) in enumerate(zip(before, after, strict=True)):
@@ -286,7 +286,7 @@ class Monitor:
         return waited or version >= self._blueprint.updates
 
     def _last_word(self, version: int) -> Report:
-        """The report of a turn whose news was in the one before, because it was told before the turn was finished."""
+        """The report of a turn whose news was already in the previous report, because it was sent before the turn was finished."""
         assert self._last is not None
         before = self._last
         metrics = {name: value for name, value in before.metrics.items() if not name.startswith("time/")}
@@ -296,7 +296,7 @@ class Monitor:
         return replace(before, episodes=(), lags={}, **told)
 
     def _next(self, lanes: list[int]) -> Op[tuple[int, Slot] | None]:
-        """News; or None once all turns are done and all news is taken, and the last of it is not yet reported."""
+        """The next news; or None once all turns are done and all news is taken, if the last version is not yet reported."""
         take = self._news.take_any(lanes)
 
         def attempt() -> Any:
@@ -319,13 +319,13 @@ class Monitor:
             self._ports["replay"].restore(self._blueprint.snapshots[REPLAY])
 
     def _rows(self, vector: np.ndarray) -> np.ndarray:
-        """The table's rows for these shared weights: a slice each, or all of them."""
+        """The table's rows for these shared weights: one slice each, or a full copy each."""
         if self._config.consistency == "sharded":
             return self._layout.to_shards(vector, self._weights.rows)
         return np.broadcast_to(vector, (self._weights.rows, vector.size))
 
     def state(self) -> LearnerState:
-        """The shared part as it is now; what workers keep for themselves is the first one's."""
+        """The current state: the shared part, and the first worker's own part."""
         layout, rows = self._layout, range(self._weights.rows)
         if self._config.consistency == "sharded":
             vector = layout.from_shards(np.stack([self._weights.pull(row)[1] for row in rows]))
@@ -341,7 +341,7 @@ class Monitor:
     def _report(self, version: int, news: list[News]) -> Report:
         blueprint, rounds = self._blueprint, len(news) / self._blueprint.actors
         metrics = mean_metrics(news)
-        # Seconds of all unrolls since the last report, of one worker.
+        # Seconds that one worker spent on its unrolls since the last report.
         metrics |= {name: value * rounds for name, value in metrics.items() if name.startswith("time/")}
         metrics["table/lost"] = self._weights.lost()
         self._version = version
