@@ -1,6 +1,6 @@
 """Shoal: distributed deep reinforcement learning. One algorithm, every topology.
 
-`import shoal` is quick: JAX and the environments load when they are first needed.
+`import shoal` is quick: JAX and the environments are loaded on first use.
 """
 
 from __future__ import annotations

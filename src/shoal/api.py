@@ -1,4 +1,4 @@
-"""What a user of the Python package calls: `train`, `load` and the `Run` that both return; `Reply` and `RunHandle` drive runs."""
+"""The Python interface: `train`, `load` and the `Run` that both return; `Reply` and `RunHandle` to drive runs."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ from shoal.runtimes.threads import aside
 from shoal.studies import statistics
 from shoal.studies.handle import RunHandle as RunHandle
 
-CLIP_SECONDS = 20.0  # of drawing for a report: where a picture takes a tenth of a second, the clip is short
+CLIP_SECONDS = 20.0  # of drawing for a report: if a frame takes a tenth of a second, the clip is short
 
 log = logging.getLogger("shoal")
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """What episodes of a fixed policy came to."""
+    """Results of episodes with a fixed policy."""
 
     mean: float
     sd: float
@@ -50,20 +50,20 @@ class Evaluation:
     returns: tuple[float, ...]
     lengths: tuple[int, ...]
     greedy: bool
-    faults: int  # of the environment; the episodes that it broke were played again
+    faults: int  # of the environment; broken episodes were played again
 
 
 class TrainedPolicy:
-    """Actions for observations, both as the environment's own spaces have them."""
+    """A policy in the environment's own spaces: maps an observation to an action."""
 
     def __init__(self, plan: Plan, actor: Any) -> None:
         self._algorithm, self._actor = make_algorithm(plan), actor
         self._env = plan.source.single()
-        self._env.close()  # its converters are what is needed
+        self._env.close()  # only its converters are needed
         self.reset()
 
     def reset(self) -> None:
-        """Forget: the next observation begins an episode. Only recurrent policies remember anything."""
+        """Begin a new episode with the next observation. Only recurrent policies have a state to reset."""
         self._greedy = Policy(self._algorithm, self._actor, 1, sample=False, seed=0)
 
     def __call__(self, obs: Any) -> Any:
@@ -72,7 +72,7 @@ class TrainedPolicy:
 
 
 class Run:
-    """A run folder and what can be done with it."""
+    """A run folder: evaluate it, film it, report on it, or use its policy."""
 
     def __init__(self, folder: RunFolder, plan: Plan, summary: Mapping[str, Any]) -> None:
         self.folder, self.plan, self.summary = folder, plan, dict(summary)
@@ -101,7 +101,7 @@ class Run:
 
     @property
     def params_hash(self) -> str:
-        """SHA-256 of the weights: equal if and only if every bit is."""
+        """SHA-256 of the weights."""
         state = state_of(make_algorithm(self.plan), under(self._loaded().arrays, "state/"))
         return params_hash(state.params)
 
@@ -113,7 +113,7 @@ class Run:
         seed: int | None = None,
         on_episode: Callable[[float], None] = lambda ret: None,
     ) -> Evaluation:
-        """Whole episodes in Gymnasium's own environment: greedy, or with sampled actions. Kept as `evaluation.json`."""
+        """Play whole episodes in Gymnasium's own environment, greedy or with sampled actions. Writes `evaluation.json`."""
         if episodes < 1:
             raise BadInput(f"--episodes is {episodes}: at least 1")
         with evaluator_of(self.plan, self.folder, record) as evaluator:
@@ -143,7 +143,7 @@ class Run:
         return result
 
     def film(self, path: str | Path | None = None, *, seed: int | None = None, max_steps: int = 1000) -> bytes:
-        """One greedy episode as an mp4, and into a file if `path` is given."""
+        """One greedy episode as an mp4, also written to a file if `path` is given."""
         with evaluator_of(self.plan, self.folder, record) as evaluator:
             return self._film(evaluator, path, seed, max_steps, math.inf)
 
@@ -157,7 +157,7 @@ class Run:
         return clip
 
     def report(self, film: bool = True) -> Path:
-        """Write `report.html`, with a clip of the agent where the environment can be drawn."""
+        """Write `report.html`, with a clip of the agent if the environment can be drawn."""
         with evaluator_of(self.plan, self.folder, record) as evaluator:
             return self._report(evaluator if film else None)
 
@@ -196,16 +196,16 @@ def train(
 
     `env` is an id, an import path, an Env class or a callable that makes one. `settings` are those of `shoal train --help`:
     `steps=`, `until_return=`, `seed=`, ..., and on the axes a name or a dict, `algo="ppo"`, `algo={"name": "ppo", "clip": 0.3}`.
-    `resume` goes on with a run in its folder, `start_from` begins a new one with another's weights. Callbacks get each
-    update's `Report`; one that returns True ends the training. `driver` gets it too and may answer with a `Reply`: weights to go
-    on with, or a stop. `begun` gets the folder once a checkpoint is in it.
+    `resume` continues a run in its folder, `start_from` begins a new one with another run's weights. Callbacks get each
+    update's `Report`; one that returns True ends the training. `driver` gets it too and may answer with a `Reply`: weights to
+    continue with, or a stop. `begun` gets the folder once it holds a checkpoint.
     """
     began = time.monotonic() if started_at is None else started_at
     layers: list[Mapping[str, Any]] = [config if isinstance(config, Mapping) else read_file(config) if config else {}]
     folder: RunFolder | None = None
     if resume is not None:
         if out is not None:
-            raise BadInput("--out and --resume: a resumed run goes on in its own folder")
+            raise BadInput("--out and --resume: a resumed run continues in its own folder")
         folder = RunFolder.open(resume)
         layers.insert(0, folder.read_config())
     loose = merge(*layers, {k: v for k, v in settings.items() if v is not None})
@@ -233,7 +233,7 @@ def train(
 
 
 def _look_back(report: bool, result: launch.Result, evaluator: Evaluator, stop: StopRequest) -> None:
-    """Evaluation and report. What they lack is said; a request to stop leaves out what is not done yet."""
+    """Evaluate and write the report. Failures are reported; a request to stop skips the rest."""
     run, summary = Run(result.folder, result.plan, result.summary), result.summary
     episodes = result.plan.settings.eval_episodes
     with contextlib.suppress(KeyboardInterrupt), stop.interruptible():
@@ -248,28 +248,28 @@ def _look_back(report: bool, result: launch.Result, evaluator: Evaluator, stop: 
                     summary |= {} if sample else {"eval_iqm": found.iqm}
             except EvaluationFailed as error:
                 say(f"shoal: trained, but not evaluated{' with sampled actions' * sample}: {error}")
-            summary["eval_faults"] = evaluator.faults  # the checks' on the way included
+            summary["eval_faults"] = evaluator.faults  # including those of checks during training
             run.folder.write_json(run.folder.summary_path, summary)
         if report:
             run._report(evaluator)
 
 
 def _import_report() -> None:
-    """Import the report with its plots, which takes a second; what goes wrong is raised where the report is written."""
+    """Import the report with its plots, which takes a second; an error shows again when the report is written."""
     with contextlib.suppress(Exception):
         importlib.import_module("shoal.observe.report")
 
 
 def _heed(stop: StopRequest) -> None:
-    """An interrupt that came inside of a callback from native code was lost there: the request itself still stands."""
+    """Raise KeyboardInterrupt if a stop was requested: an interrupt inside a callback from native code is lost."""
     if stop.requested:
         raise KeyboardInterrupt
 
 
 def load(path: str | Path, env: Any = None) -> Run:
-    """A run from its folder (or from one of its checkpoint files).
+    """Load a run from its folder (or from one of its checkpoint files).
 
-    `env` is asked for where the run's environment has no name to find it by: a lambda, a class of another script.
+    `env` is needed if the run's environment has no importable name: a lambda, or a class of another script.
     """
     folder = RunFolder.open(path)
     stored = folder.read_config()

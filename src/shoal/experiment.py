@@ -1,4 +1,4 @@
-"""From words to a plan: names are looked up, defaults filled in, and everything checked before anything starts."""
+"""From settings to a plan: looks up names, fills in defaults, and checks everything before a run starts."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from shoal.tuned import tuned
 
 AXES = ("algo", "topology", "runtime", "net")
 NETS: dict[str, Any] = {"actor_critic": ActorCritic, "q_network": QNetwork}
-# What somebody's own class must declare besides its Config, and where that is explained.
+# Attributes that a user's own class must declare besides its Config, and where they are documented.
 DECLARED = {
     "algorithm": ("about", "net_name", "usual_topology", "topologies", "replays"),
     "topology": ("about", "apart", "mixed", "many_learners", "each_learns", "acting", "usual"),
@@ -45,53 +45,54 @@ WHERE_DECLARED = {
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """What a run is, besides the settings of its algorithm, topology, runtime and net."""
+    """Settings of a run, besides those of its algorithm, topology, runtime and net."""
 
     algo: str = "ppo"
-    """what to minimise and how to act: a name (`shoal algos`) or an import path pkg.module:Class"""
+    """algorithm: a name (`shoal algos`) or an import path pkg.module:Class"""
     topology: str | None = None
-    """who acts, who learns and what moves: a name (`shoal topologies`); sync, or sequential under fused"""
+    """how actors and learners are connected: a name (`shoal topologies`) or an import path; by default the algorithm's usual one,
+    or sequential under fused"""
     runtime: str | None = None
-    """where the roles run: a name (`shoal runtimes`); threads, or processes for environments written in Python and for several
-    workers that each learn from a replay"""
+    """where the roles run: a name (`shoal runtimes`); by default threads, or processes for environments written in Python and for
+    several workers that each learn from a replay"""
     net: str | None = None
-    """what the algorithm learns: actor_critic, q_network, or an import path pkg.module:Class; by default what it needs"""
+    """net of the algorithm: actor_critic, q_network, or an import path pkg.module:Class; by default the one it needs"""
     backend: Literal["auto", "envpool", "gymnasium", "jax"] = "auto"
-    """who steps the environments: EnvPool where it has the id, else Gymnasium; jax for JAX-native ones (fused uses it)"""
+    """library that steps the environments: EnvPool if it has the id, else Gymnasium; jax for JAX-native ones (fused uses it)"""
     actors: Positive | None = None
-    """how many actors collect; by default one a core, or what the table of tuned settings says"""
+    """number of actors; by default the tuned number, or one per core"""
     envs: Positive | None = None
-    """environments of each actor; by default what the table of tuned settings shares out among the actors"""
+    """environments of each actor; by default the tuned total divided by the number of actors"""
     learners: Positive = 1
-    """how many learners share the gradients; more than one with topology actor_learner"""
+    """number of learners that share the gradients; more than one with topology actor_learner"""
     steps: Positive | None = None
-    """the budget of environment steps, over which schedules run; the default is in the table of tuned settings"""
+    """budget of environment steps, over which schedules run; by default the tuned number"""
     until_return: float | None = None
     """stop when the mean of the last 100 training episodes reaches this"""
     until_eval: float | None = None
     """stop when evaluations beside the training, of 25 fresh episodes each, reach this three times in a row; keep that policy"""
     until_eval_by: Literal["greedy", "sampled"] = "greedy"
-    """how those evaluations act"""
+    """whether those evaluations use greedy or sampled actions"""
     life_ends: bool | None = None
-    """Atari: training counts nothing that follows a lost life; the episode and its score go on; by default as tuned"""
+    """Atari: in training, a lost life ends the value estimate; the episode and its score continue; by default as tuned"""
     seed: NonNegative = 0
-    """everything random follows from it"""
+    """seed of all random numbers"""
     eval_episodes: NonNegative = 100
-    """episodes in Gymnasium's own environment after training, as many greedy as sampled; 0 for none"""
+    """episodes in Gymnasium's own environment after training, both greedy and sampled; 0 for none"""
     checkpoint_every: NonNegativeFloat = 30.0
     """seconds between two checkpoints; one more is written at the end"""
     keep: Positive = 3
-    """checkpoints that stay, besides the best"""
+    """number of checkpoints to keep, besides the best"""
     sinks: tuple[str, ...] = ("jsonl", "tensorboard")
     """where metrics go: jsonl, tensorboard, wandb, mlflow"""
     metrics_every: NonNegativeFloat = 0.25
-    """seconds between two lines of metrics, at least; each says what came since the one before; 0 writes every update"""
+    """seconds between two lines of metrics, at least; each summarises the time since the previous one; 0 writes every update"""
     max_faults: NonNegative = 20
     """faults of environments or actors that a run survives before it gives up"""
     max_bad_updates: Positive = 10
     """updates in a row that may fail, because a loss, a gradient or a weight is not finite, before the run gives up"""
     report_every: NonNegative = 0
-    """updates between two looks at the learner, for what judges it on the way; 0 leaves it to the clock"""
+    """updates between two reports of the learner's state, for callbacks that judge it; 0 leaves it to the clock"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,7 +110,7 @@ class Plan:
     topology_class: Any
     runtime_class: Any
     net_class: Callable[..., Any]
-    notes: tuple[str, ...] = ()  # what was chosen for the user and is worth a line
+    notes: tuple[str, ...] = ()  # choices made for the user that are worth a line
 
     @property
     def actors(self) -> int:
@@ -122,7 +123,7 @@ class Plan:
         return self.settings.envs
 
     def as_dict(self) -> dict[str, Any]:
-        """What `config.json` holds: a file that `--config` reads again."""
+        """The contents of `config.json`, which `--config` can read again."""
         flat = configs.as_dict(self.settings)
         for axis in AXES:
             flat[axis] = {"name": flat[axis], **configs.as_dict(getattr(self, axis))}
@@ -130,7 +131,7 @@ class Plan:
 
 
 def _env_name(source: Source) -> str:
-    """What finds the environment again: its id, or its import path where it has one; else only what it is called."""
+    """A name that finds the environment again: its id or import path; if it has neither, only its display name."""
     target = source.target
     if isinstance(target, str):
         return target
@@ -143,7 +144,7 @@ def _env_name(source: Source) -> str:
 
 
 def read_file(path: str | Path) -> dict[str, Any]:
-    """Settings from a .toml or .json file. Tables `algo`, `topology`, `runtime`, `net` have a `name` and its fields."""
+    """Read settings from a .toml or .json file. Tables `algo`, `topology`, `runtime`, `net` have a `name` and its fields."""
     import tomllib  # late: most runs have no such file
 
     path = Path(path)
@@ -162,7 +163,7 @@ def read_file(path: str | Path) -> dict[str, Any]:
 
 
 def nest(loose: Mapping[str, Any]) -> dict[str, Any]:
-    """One form for flags (`algo`, `algo.clip`), files (tables with a `name`) and Python (either, or config objects)."""
+    """Bring flags (`algo`, `algo.clip`), files (tables with a `name`) and Python (either, or config objects) into one form."""
     plain: dict[str, Any] = {}
     tables: dict[str, dict[str, Any]] = {axis: {} for axis in AXES}
     for key, value in loose.items():
@@ -183,7 +184,7 @@ def nest(loose: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def merge(*layers: Mapping[str, Any]) -> dict[str, Any]:
-    """Later layers win, field by field. Choosing another name on an axis drops the earlier layers' fields of that axis."""
+    """Merge layers; later ones win, field by field. Another name on an axis drops the earlier layers' fields of that axis."""
     merged: dict[str, Any] = {}
     for layer in layers:
         for key, value in nest(layer).items():
@@ -198,7 +199,7 @@ def merge(*layers: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def resolve(env: Any, loose: Mapping[str, Any]) -> Plan:
-    """A plan for `env`: an id, an import path, an Env class or a callable. `BadInput` names the first thing that is wrong."""
+    """A plan for `env`: an id, an import path, an Env class or a callable. Raises `BadInput` for the first mistake."""
     given = nest(loose)
     names = {axis: given.get(axis, {}).get("name") for axis in AXES}
     settings = configs.build(Settings, {**{k: v for k, v in given.items() if k not in AXES}, **_plain_names(names)})
@@ -273,7 +274,7 @@ def resolve(env: Any, loose: Mapping[str, Any]) -> Plan:
 
 
 def _lives(source: Source, asked: bool | None, table: Mapping[str, Any]) -> tuple[Source, bool]:
-    """Whether a lost life counts as an end in training, and the source that does so."""
+    """(the source, whether a lost life counts as an end in training)."""
     if asked and not source.atari:
         raise BadInput(f"--life-ends: {source.name} is not an Atari game, and only those count lives")
     ends = table.get("life_ends", False) if asked is None else asked
@@ -283,20 +284,20 @@ def _lives(source: Source, asked: bool | None, table: Mapping[str, Any]) -> tupl
 
 
 def even_actors(cores: int, learners: int, envs: int) -> int:
-    """One actor a core, or the nearest lower number that shares `envs` environments and `learners` out evenly."""
+    """One actor per core, or the nearest lower number that divides `envs` and is a multiple of `learners`."""
     fitting = [n for n in range(learners, cores + 1) if envs % n == 0 and n % learners == 0]
     return max(fitting, default=max(learners, min(cores, envs)))
 
 
 def cores() -> int:
-    """Cores that this process may use, or as many as its share of time amounts to."""
+    """The number of cores that this process may use, by affinity and by its quota of CPU time."""
     allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1)
     quota = core_quota()
     return allowed if quota is None else max(1, min(allowed, math.ceil(quota)))
 
 
 def _plain_names(names: Mapping[str, Any]) -> dict[str, str]:
-    """The axes by name, also where a class was given."""
+    """The axes by name, even if a class was given."""
     for axis, name in names.items():
         if name is not None and not isinstance(name, str | type):
             raise BadInput(f"--{axis} is {name!r}: expected a name, an import path pkg.module:Class or a class")
@@ -308,7 +309,7 @@ def _plain_names(names: Mapping[str, Any]) -> dict[str, str]:
 
 
 def join(loose: Mapping[str, Any]) -> None:
-    """Before `resolve`: where the runtime asked for was started as many processes, only the one that drives the run returns."""
+    """Call before `resolve`: if the runtime consists of many started processes, returns only in the one that drives the run."""
     if (name := loose.get("runtime", {}).get("name")) is not None:
         runtime_of(name).join()
 
@@ -337,7 +338,7 @@ def _look_up(name: Any, registry: Mapping[str, Any], what: str) -> Any:
 
 
 def _complete(found: Any, what: str, name: str) -> Any:
-    """`found`, which must declare what its protocol asks for."""
+    """`found`, after checking that it declares everything in its protocol."""
     if not hasattr(found, "Config"):
         raise BadInput(f"{what} {name!r} has no Config: a frozen dataclass of its settings")
     missing = [entry for entry in DECLARED.get(what, ()) if not hasattr(found, entry)]
@@ -349,7 +350,7 @@ def _complete(found: Any, what: str, name: str) -> Any:
 
 
 def _name_of(axis: str, config: Any) -> str:
-    """The name on an axis whose settings are of this type."""
+    """The name on an axis whose config has this type."""
     registries: dict[str, Mapping[str, Any]] = {
         "algo": ALGOS,
         "topology": TOPOLOGIES,
@@ -367,7 +368,7 @@ def _config(owner: Any, values: Mapping[str, Any], axis: str) -> Any:
 
 
 def _usual(table: Mapping[str, Any], algo_class: Any, topology_class: Any, known: bool) -> dict[str, Any]:
-    """An algorithm's settings where nothing is said: the tuned ones, but for what the topology has its own word on."""
+    """An algorithm's default settings: the tuned ones, overridden by the topology's own."""
     if not known:
         return {}
     own = topology_class.usual
@@ -376,6 +377,6 @@ def _usual(table: Mapping[str, Any], algo_class: Any, topology_class: Any, known
 
 
 def _overlap(config: Any, runtime_class: Any) -> Any:
-    """What pays where roles run at the same time (overlap, adjustment) is on there; a user's own word stands."""
+    """Turn on overlap and adjustment if roles run at the same time, unless the user has set them."""
     unsaid = [name for name in ("overlap", "adjust") if getattr(config, name, True) is None]
     return dataclasses.replace(config, **dict.fromkeys(unsaid, runtime_class.overlaps)) if unsaid else config

@@ -1,6 +1,6 @@
-"""Tuned settings, one entry per (environment, algorithm): what a run uses where nothing else is said.
+"""Tuned settings, one entry per (environment, algorithm): the defaults of a run.
 
-`total_envs` is shared out among the actors, so that the batch does not depend on the number of cores. `steps` is the default
+`total_envs` is divided among the actors, so that the batch does not depend on the number of cores. `steps` is the default
 budget, and schedules run over the budget. Entries under `*` hold for environments that are not listed.
 """
 
@@ -191,7 +191,7 @@ TUNED: dict[tuple[str, str], Settings] = {
         "total_envs": 16,
         "algo": {"explore": 0.1, "normalise_obs": True, "normalise_reward": True},
     },
-    # Mnih et al. 2015, with the double estimator and three steps; a million frames of four pictures would not fit here.
+    # Mnih et al. 2015, with the double estimator and three steps; its replay of a million rows would not fit into memory.
     ("image", "dqn"): {
         "steps": 10_000_000,
         "actors": 1,
@@ -210,8 +210,8 @@ TUNED: dict[tuple[str, str], Settings] = {
         },
         "net": {"hidden": [512], "dueling": True},
     },
-    # Mnih et al. 2016: its small net, which two cores can learn with, and its few steps an update. The squared gradients of
-    # this net are about 4e-7: RMSProp must not begin far above them, or its first thousands of steps are lost.
+    # Mnih et al. 2016: its small net, which two cores can train, and its few steps per update. The squared gradients of this
+    # net are about 4e-7: RMSProp must not start far above them, or its first thousands of steps are lost.
     ("image", "a2c"): {
         "steps": 10_000_000,
         "total_envs": 16,
@@ -226,7 +226,7 @@ TUNED: dict[tuple[str, str], Settings] = {
         },
         "net": SMALL_CONV,
     },
-    # CleanRL's settings of its fastest Pong (16 environments, 128 steps, 3 epochs, clip 0.2), on the small net.
+    # CleanRL's settings for its fastest Pong (16 environments, 128 steps, 3 epochs, clip 0.2), on the small net.
     ("image", "ppo"): {
         "steps": 10_000_000,
         "total_envs": 16,
@@ -286,14 +286,14 @@ TUNED: dict[tuple[str, str], Settings] = {
     },
 }
 
-# Beside the entries for images. Scores of games differ by orders of magnitude: their sign alone is learnt from, and a lost
-# life is an end (Mnih et al. 2015). Rewards of other images keep their proportions.
+# Added to the entries for images. Scores of Atari games differ by orders of magnitude: only the sign of a reward is learnt
+# from, and a lost life counts as an end (Mnih et al. 2015). Rewards of other image environments keep their proportions.
 ATARI: Settings = {"life_ends": True, "algo": {"reward_clip": "sign"}}
 OTHER_IMAGES: Settings = {"algo": {"normalise_reward": True}}
 
 
 def tuned(env: str, algo: str, is_image: bool, atari: bool = False) -> Settings:
-    """The entry for an environment, or what holds for those that have none. `ALE/Pong-v5` and `Pong-v5` are one game."""
+    """The entry for an environment, or the general one if it has none. `ALE/Pong-v5` and `Pong-v5` are one game."""
     plain = TUNED.get(("*", algo), {"steps": 1_000_000, "total_envs": 16})
     known = TUNED.get((env.removeprefix("ALE/"), algo))
     if not is_image or (known is None and ("image", algo) not in TUNED):

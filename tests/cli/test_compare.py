@@ -182,7 +182,7 @@ def test_it_goes_on_where_it_was_interrupted(
 
     monkeypatch.setattr(compare, "run_command", interrupted)
     code, _, err = shoal(*GRID, "--seeds", "1")
-    assert code == 130 and "stopped; the same command goes on in runs/compare-CartPole-v1-" in err
+    assert code == 130 and "stopped; the same command continues in runs/compare-CartPole-v1-" in err
     monkeypatch.setattr(compare, "run_command", train)
     code, out, _ = shoal(*GRID, "--seeds", "1")
     assert code == 0 and len(trained) == 4 and "| sync x2" in out

@@ -28,7 +28,7 @@ def test_a_killed_main_process_begins_again_where_it_was(tmp_path: Path) -> None
         os.kill(main_process(run), signal.SIGKILL)
         assert gone(tree), "its workers end with it"
         run.until(lambda: run.steps() > before + 640, PATIENCE)
-        assert "ended by SIGKILL: going on from the last checkpoint" in run.stderr and "(1 of 1 restarts)" in run.stderr
+        assert "ended by SIGKILL: resuming from the last checkpoint" in run.stderr and "(1 of 1 restarts)" in run.stderr
         assert "main main_died" in run.faults()
         tree = run.tree()
         run.signal(signal.SIGTERM)

@@ -1,4 +1,4 @@
-"""`shoal algos`: what there is, with its settings."""
+"""`shoal algos`: lists algorithms with their settings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`shoal compare`: a grid of trainings, one after another, side by side in one table and its pictures."""
+"""`shoal compare`: a grid of trainings, one after another, compared in one table with figures."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ USAGE = """usage: shoal compare ENV [--algo A,B] [--topology X,Y] [--consistency
                      [--seeds N] [--steps N] [--out FOLDER] [--set NAME=V1,V2 ...]
 
 Trains every combination on ENV, one run after another, each in a process of its own, and writes one table (table.md, table.csv,
-runs.csv), its pictures and report.html: episodes to solve, seconds an episode, total time, speed-up, throughput, lag, waiting for
+runs.csv), its figures and report.html: episodes to solve, seconds per episode, total time, speed-up, throughput, lag, waiting for
 the lock, samples against sync; with 95 % intervals over the seeds. Combinations that do not fit are skipped, with the reason.
-The same command goes on where an interrupted one ended: finished runs are found by their folder and settings.
+The same command continues an interrupted one: finished runs are found by their folder and settings.
 
   --algo A,B          algorithms (ppo)
-  --topology X,Y      topologies; by default each algorithm's usual one, or shared_params where --consistency is given
-  --consistency C,D   of topologies that have one to choose; the others run once
-  --actors 1,2,4      numbers of actors; by default one a core
+  --topology X,Y      topologies; by default each algorithm's usual one, or shared_params if --consistency is given
+  --consistency C,D   consistencies, for topologies that have a choice; the others run once
+  --actors 1,2,4      numbers of actors; by default one per core
   --until-return R    a run ends when the mean of its last 100 episodes reaches R
   --steps N           a run ends after N environment steps at the latest
   --seeds N           runs of each combination (3)
   --set NAME=V1,V2    any setting of shoal train, with one or more values; values of list settings are separated by semicolons
-  --out FOLDER        where to write, and to go on; by default a folder of runs/ that belongs to this very grid
+  --out FOLDER        where to write and to continue; by default a folder in runs/ that belongs to this very grid
   --plan              show what would run, and do not run it
   --quiet             no progress
   --json              one JSON object as the last line of standard output
@@ -50,7 +50,7 @@ def run(words: list[str]) -> int:
         print(USAGE, end="")
         return 0
     env = one_positional(parsed, "environment (shoal envs lists them)")
-    # Whatever is not an option here may be one of training, with one or more values like the rest.
+    # An option that is not listed here may be a setting of training, with one or more values like the rest.
     sets |= {name: _values(name, text) for name, text in parsed.options.items() if name not in OWN}
 
     from shoal.core.config import build
@@ -81,7 +81,7 @@ def _compare(config: Any, folder: Path, *, quiet: bool, wants_json: bool) -> int
         with series_progress("compare", quiet=quiet) as shown:
             found = compare(config, folder / "runs", shown.tell, shown.say)
     except KeyboardInterrupt:
-        print(f"shoal: stopped; the same command goes on in {folder}", file=sys.stderr)
+        print(f"shoal: stopped; the same command continues in {folder}", file=sys.stderr)
         return 130
     document = {
         "name": "compare",
@@ -115,7 +115,7 @@ def _goal(config: Any) -> str:
 
 
 def _folder(out: str | None, config: Any) -> Path:
-    """`out`, or the folder in `runs/` that belongs to this grid. `BadInput` where it holds something else."""
+    """`out`, or the folder in `runs/` that belongs to this grid. Raises `BadInput` if it holds something else."""
     if out is None:
         text = repr(sorted((f.name, repr(getattr(config, f.name))) for f in fields(config)))
         name = re.sub(r"[^A-Za-z0-9._-]+", "_", config.env)
@@ -135,7 +135,7 @@ def _folder(out: str | None, config: Any) -> Path:
 
 
 def _take_sets(words: Sequence[str]) -> tuple[list[str], dict[str, tuple[str, ...]]]:
-    """The words without `--set NAME=VALUES ...`, and what those say."""
+    """(the words without `--set NAME=VALUES ...`, {name: values} of those)."""
     plain: list[str] = []
     sets: dict[str, tuple[str, ...]] = {}
     taking = False

@@ -1,4 +1,4 @@
-"""`shoal doctor`: what is wrong with an environment, and how to put it right."""
+"""`shoal doctor`: finds problems of an environment, and how to fix them."""
 
 from __future__ import annotations
 

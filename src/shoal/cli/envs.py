@@ -1,4 +1,4 @@
-"""`shoal envs`: what can be trained on here."""
+"""`shoal envs`: lists environments."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from shoal.core.errors import BadInput
 
 USAGE = """usage: shoal envs [PATTERN]
 
-Lists environment ids with who can step them. PATTERN is a part of the id, or has wildcards: shoal envs 'Lunar*'
+Lists environment ids with the backends that can step them. PATTERN is a part of the id, or has wildcards: shoal envs 'Lunar*'
 """
 
 

@@ -1,4 +1,4 @@
-"""`shoal eval`: judge a run's policy on fresh episodes in Gymnasium's own environment."""
+"""`shoal eval`: evaluates a run's policy on fresh episodes in Gymnasium's own environment."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from shoal.cli.flags import one_positional, split, whole_number
 
 USAGE = """usage: shoal eval RUN [--episodes N] [--sample] [--seed S] [--json] [--quiet]
 
-Plays N whole episodes (100) with the run's last checkpoint, or with the checkpoint file given: greedy, or with --sample by
-sampled actions. --json prints one JSON object as the last line of standard output.
+Plays N whole episodes (100) with the run's last checkpoint, or with the checkpoint file given: greedy, or with sampled actions
+(--sample). --json prints one JSON object as the last line of standard output.
 """
 
 

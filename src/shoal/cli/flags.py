@@ -1,4 +1,4 @@
-"""Words of a command line to names and values. Types and rules come later, from the settings themselves."""
+"""Parses the words of a command line into names and values. Types and rules come later, from the settings themselves."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class Words(NamedTuple):
 
 
 def split(words: Sequence[str], switches: Collection[str], options: Collection[str] | None = None) -> Words:
-    """`--name value` or `--name=value`; a switch takes no value. `options` None accepts any name, for later checks."""
+    """Split words: `--name value` or `--name=value`; a switch takes no value. `options` None accepts any name, checked later."""
     found = Words([], {}, set())
     at = 0
     while at < len(words):

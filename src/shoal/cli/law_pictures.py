@@ -1,4 +1,4 @@
-"""The pictures that `shoal optimize` leaves in its run folder."""
+"""The figures that `shoal optimize` writes to its run folder."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from shoal.optimize.axes import Real
 from shoal.optimize.judge import reporting_conditions
 from shoal.optimize.learn import Learnt
 
-SIDE = 101  # of the surface's grid
-SIDE_CALLED = 21  # where f is called from Python
-ALONG = 16  # conditions of a line through a box of several
+SIDE = 101  # points per side of the surface's grid
+SIDE_CALLED = 21  # the same if f is called from Python
+ALONG = 16  # conditions along a line, if there are several
 
 
 def draw(learnt: Learnt, folder: Path) -> list[Path]:
-    """curve.png, contour.png and an answers-KNOB.png for each knob, as far as the problem has such axes: where they are.
+    """Write curve.png, contour.png and an answers-KNOB.png for each knob, as far as the problem has such axes. Returns the paths.
 
-    Takes evaluations of f: the surface, and with several conditions the optima along the first of them.
+    Evaluates f: for the surface, and with several conditions for the optima along the first of them.
     """
     problem, law = learnt.law.problem, learnt.law
     figures = {"curve": landscape.curve(np.array(learnt.mse.steps), np.array(learnt.mse.values), "MSE")}
@@ -31,7 +31,7 @@ def draw(learnt: Learnt, folder: Path) -> list[Path]:
     if problem.n_conditions:
         points = problem.join(
             law.answers(conditions)[:, : problem.knob_width], conditions
-        )  # exactly these: known optima
+        )  # exactly these conditions, whose optima are known
         for axis in problem.knobs:
             found = pictures.answers(problem, points, axis.name)
             columns = (found.at, found.law, found.best, found.law_values, found.best_values)

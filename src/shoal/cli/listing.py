@@ -23,5 +23,5 @@ def describe(config: Any, prefix: str) -> str:
 
 
 def show(registry: Mapping[str, Any], prefix: str) -> str:
-    """Every entry of a registry, with what it is and its settings."""
+    """Every entry of a registry, with its one-line description and its settings."""
     return "\n".join(f"{name}: {entry.about}\n{describe(entry.Config, prefix)}" for name, entry in registry.items())

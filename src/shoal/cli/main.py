@@ -15,19 +15,19 @@ STARTED = time.monotonic()
 
 COMMANDS = {
     "train": "train an agent: shoal train LunarLander-v3",
-    "pause": "ask a training to checkpoint and end, to go on later: shoal pause runs/…",
+    "pause": "ask a training to checkpoint and end, to be resumed later: shoal pause runs/…",
     "stop": "ask a training to checkpoint and end: shoal stop runs/…",
-    "eval": "judge a run's policy on fresh episodes: shoal eval runs/… --episodes 500",
+    "eval": "evaluate a run's policy on fresh episodes: shoal eval runs/… --episodes 500",
     "play": "watch a run's policy: shoal play runs/… --video out.mp4",
     "report": "write a run's report.html",
     "compare": "a grid of trainings side by side: shoal compare CartPole-v1 --topology sync,shared_params --seeds 3",
     "optimize": "learn a tuning law, conditions in, minimiser out: shoal optimize ackley --shift 0.3",
-    "reproduce": "a published experiment, our numbers beside theirs: shoal reproduce lto-ackley --quick",
+    "reproduce": "repeat a published experiment and compare the numbers: shoal reproduce lto-ackley --quick",
     "tune": "schedulers of studies, simulated on any number of nodes: shoal tune simulate --nodes 6 --trials 16",
     "envs": "list environments: shoal envs [PATTERN]",
     "doctor": "examine an environment for mistakes: shoal doctor mypkg.envs:MyEnv",
     "algos": "list algorithms and their settings",
-    "topologies": "list topologies: who acts, who learns, what moves",
+    "topologies": "list topologies: how actors and learners are connected",
     "runtimes": "list runtimes: where the roles run",
 }
 
@@ -58,11 +58,11 @@ def main(words: list[str] | None = None) -> None:
         code = int(end.code or 0)
     except BaseException:
         traceback.print_exc()
-    # Not by way of the interpreter's own ending: native threads that still compile or step have crashed and hung in it.
+    # Skip the interpreter's own shutdown: native threads that still compile or step have crashed and hung in it.
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()
-        except OSError:  # whoever read it is gone
+        except OSError:  # the reader of the pipe is gone
             code = code or 1
     ranks = sys.modules.get("shoal.runtimes.ranks")
     if ranks is not None and ranks.joined():
@@ -88,12 +88,12 @@ def _run(words: list[str]) -> NoReturn:
     try:
         if words[0] not in COMMANDS:
             raise BadInput(f"unknown command {words[0]!r}.{nearest(words[0], COMMANDS)} See shoal --help.")
-        # Stopping a training is no failure, also while it still imports; once it runs, it answers signals itself.
+        # Stopping a training is no failure, even while it still imports; once it runs, it handles signals itself.
         with leaving_at_once() if words[0] == "train" else contextlib.nullcontext():
             command = importlib.import_module(f"shoal.cli.{words[0]}")
             code = command.run(words[1:])
     except ShoalError as error:
-        if not follows():  # the first of several ranks says it for all
+        if not follows():  # only the first of several ranks prints it
             print(f"shoal: {error}", file=sys.stderr)
         raise SystemExit(error.exit_code) from None
     except KeyboardInterrupt:
@@ -105,10 +105,10 @@ def _run(words: list[str]) -> NoReturn:
 
 
 def started_at() -> float:
-    """When this process began, on the monotonic clock: the interpreter's own start is part of what a user waits for."""
+    """When this process began, on the monotonic clock: a user also waits for the interpreter's own start."""
     try:
         fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
-        ticks = int(fields[19])  # since boot; field 22 of proc(5), and the name in brackets was cut off
+        ticks = int(fields[19])  # since boot: field 22 of proc(5), counted after the name in brackets
         since_boot = ticks / os.sysconf("SC_CLK_TCK")
         return time.monotonic() - (time.clock_gettime(time.CLOCK_BOOTTIME) - since_boot)
     except (OSError, AttributeError, ValueError, IndexError):  # not Linux

@@ -1,4 +1,4 @@
-"""`shoal optimize`: learn a tuning law, from conditions to the minimiser of a function."""
+"""`shoal optimize`: learns a tuning law, from conditions to the minimiser of a function."""
 
 from __future__ import annotations
 
@@ -25,24 +25,24 @@ schwefel, styblinski_tang, branin, himmelblau) or your own, module:function, wit
 
     [knobs]
     bias = [0.1, 5.0]                     # a real number between two bounds
-    mode = { choice = ["a", "b", "c"] }   # one of some values
-    taps = { range = [1, 9] }             # a whole number, the end left out
+    mode = { choice = ["a", "b", "c"] }   # one of several values
+    taps = { range = [1, 9] }             # a whole number from 1 to 8
     [conditions]
     temp = [-40, 125]
 
   --dims N            dimensions of a known function (2)
-  --free K            how many coordinates the law chooses, the first K; the rest are conditions (1)
+  --free K            number of coordinates that the law chooses, the first K; the rest are conditions (1)
   --shift S           moves the minimum by S in normalised knob coordinates (0)
   --algo NAME         reinforce or ppo (reinforce)
   --sampler NAME      random, latin_hypercube, latin_scipy, uncertainty, grid, heterogeneous (random)
-  --drivers D         who collect episodes (1)
+  --drivers D         number of drivers that collect episodes (1)
   --steps N           updates (5000)
-  --episodes E        of each update, shared among the drivers (30, or the next multiple of D)
-  --time-steps T      of each episode (2)
-  --runtime NAME      fused where f can be traced by JAX, else processes; or inline, threads
-  --seed S            (0)
-  --keep NAME         which law is saved: best, on conditions that are held out from training, or last (best)
-  --out FOLDER        the run folder; the law is law.safetensors in it, with pictures beside it
+  --episodes E        episodes of each update, shared among the drivers (30, or the next multiple of D)
+  --time-steps T      steps of each episode (2)
+  --runtime NAME      fused if JAX can trace f, else processes; or inline, threads
+  --seed S            seed of all random numbers (0)
+  --keep NAME         which law is saved: best, on conditions held out from training, or last (best)
+  --out FOLDER        the run folder; it gets the law, law.safetensors, and figures
   --algo.FIELD, --net.FIELD, --runtime.FIELD   as in shoal train
   --quiet, --json     no progress; one JSON object as the last line of standard output
 """
@@ -87,7 +87,7 @@ def run(words: list[str]) -> int:
 
 
 def _draw(learnt: Any) -> None:
-    """Leave the pictures, and say in the summary what they took."""
+    """Write the figures, and add the evaluations they took to the summary."""
     from shoal.cli.law_pictures import draw
     from shoal.run.folder import RunFolder
 
@@ -103,7 +103,7 @@ def _problem(name: str, words: Words) -> Any:
 
     if ":" not in name:
         if "config" in words.options:
-            raise BadInput("--config describes the knobs of an own function, module:function")
+            raise BadInput("--config describes the knobs of a function of your own, module:function")
         shift = words.options.get("shift", "0")
         try:
             moved = float(shift)
@@ -114,7 +114,7 @@ def _problem(name: str, words: Words) -> Any:
     from shoal.experiment import read_file
 
     if "config" not in words.options:
-        raise BadInput(f"{name}: an own function needs --config problem.toml with its knobs and conditions")
+        raise BadInput(f"{name}: a function of your own needs --config problem.toml with its knobs and conditions")
     for flag in ("dims", "free", "shift"):
         if flag in words.options:
             raise BadInput(f"--{flag} is for known functions; {name}'s knobs are in its --config")

@@ -1,4 +1,4 @@
-"""`shoal pause`: ask a training to checkpoint and end, to go on later."""
+"""`shoal pause`: asks a training to checkpoint and end, to be resumed later."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from shoal.cli.flags import one_positional, split
 
 USAGE = """usage: shoal pause RUN
 
-Asks the training in the run folder RUN, which another process on this machine makes, to write a checkpoint after its update and to
-end with exit code 0; waits until it has. `shoal train --resume RUN` goes on, on this machine or, with the folder, on another.
-`shoal stop RUN` does the same, and the summary says `stopped` instead of `paused`.
+Asks the training that another process on this machine runs in the folder RUN to write a checkpoint after its current update and
+to end with exit code 0; waits until it has ended. `shoal train --resume RUN` continues it, on this machine or, with the folder,
+on another. `shoal stop RUN` does the same, but the summary says `stopped` instead of `paused`.
 """
 
 
@@ -27,7 +27,7 @@ def run(words: list[str]) -> int:
     summary = handle.wait()
     if "quiet" not in parsed.switches:
         print(
-            f"{summary['ended']} after {summary['env_steps']:,} steps; shoal train --resume {path} goes on",
+            f"{summary['ended']} after {summary['env_steps']:,} steps; shoal train --resume {path} continues it",
             file=sys.stderr,
         )
     return 0

@@ -1,4 +1,4 @@
-"""`shoal play`: a run's policy on video."""
+"""`shoal play`: films a run's policy."""
 
 from __future__ import annotations
 

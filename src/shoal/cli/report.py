@@ -1,4 +1,4 @@
-"""`shoal report`: a run's report.html."""
+"""`shoal report`: writes a run's report.html."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from shoal.cli.flags import one_positional, split
 
 USAGE = """usage: shoal report RUN [--no-clip]
 
-Writes report.html into the run folder: curves, returns, throughput, where the time went, lag, a clip of the agent, the config. One
-file that opens offline.
+Writes report.html into the run folder: curves, returns, throughput, time breakdown, lag, a clip of the agent, the config. It is
+one file that opens offline.
 """
 
 

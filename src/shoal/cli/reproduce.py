@@ -1,4 +1,4 @@
-"""`shoal reproduce`: a published experiment again, our numbers beside the published ones."""
+"""`shoal reproduce`: repeats a published experiment and compares our numbers with the published ones."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from shoal.studies.reproduce import experiments_folder, names, read_deviations, 
 
 SWITCHES = ("quick", "list", "json", "quiet", "help")
 OPTIONS = ("seeds", "out")
-# Who runs experiments: the first word of a spec's `runner = "room:name"`. Each module has RUNNERS, by name.
+# Modules that run experiments, by the first word of a spec's `runner = "room:name"`. Each has RUNNERS, by name.
 ROOMS = {
     "compare": "shoal.studies.compare",
     "horizons": "shoal.studies.horizons",
@@ -27,8 +27,8 @@ ROOMS = {
 USAGE = """usage: shoal reproduce NAME [--quick] [--seeds N] [--out FOLDER] [--quiet] [--json]
        shoal reproduce --list
 
-Runs a published experiment again, and writes our numbers beside the published ones: results.json, table.md, pictures
-and report.html. An experiment is a folder in experiments/ of a source checkout.
+Repeats a published experiment, and writes our numbers beside the published ones: results.json, table.md, figures and
+report.html. An experiment is a folder in experiments/ of a source checkout.
 
   --list          the experiments
   --quick         a small size that shows that everything runs (CI); the full size takes minutes

@@ -1,4 +1,4 @@
-"""`shoal runtimes`: what there is, with its settings."""
+"""`shoal runtimes`: lists runtimes with their settings."""
 
 from __future__ import annotations
 

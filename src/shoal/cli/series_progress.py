@@ -1,4 +1,4 @@
-"""How far a series of runs has come: a bar on a terminal, a line a run elsewhere; on standard error."""
+"""Progress of a series of runs on standard error: a bar on a terminal, one line per run elsewhere."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class SeriesProgress(NamedTuple):
 
 @contextlib.contextmanager
 def series_progress(name: str, *, quiet: bool) -> Iterator[SeriesProgress]:
-    """For the time of the series."""
+    """Show progress while the block runs."""
     if quiet:
         yield SeriesProgress(lambda done, total, what: None, lambda line: None)
         return

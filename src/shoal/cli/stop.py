@@ -1,4 +1,4 @@
-"""`shoal stop`: ask a training to checkpoint and end."""
+"""`shoal stop`: asks a training to checkpoint and end."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from shoal.cli.flags import one_positional, split
 
 USAGE = """usage: shoal stop RUN
 
-Asks the training in the run folder RUN, which another process on this machine makes, to write a checkpoint after its update and to
-end with exit code 0, as Ctrl-C does; waits until it has. Its summary says `stopped`.
+Asks the training that another process on this machine runs in the folder RUN to write a checkpoint after its current update and
+to end with exit code 0, as Ctrl-C does; waits until it has ended. Its summary says `stopped`.
 """
 
 

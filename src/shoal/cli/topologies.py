@@ -1,4 +1,4 @@
-"""`shoal topologies`: what there is, with its settings."""
+"""`shoal topologies`: lists topologies with their settings."""
 
 from __future__ import annotations
 

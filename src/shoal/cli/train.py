@@ -1,4 +1,4 @@
-"""`shoal train`: train an agent and leave a run folder."""
+"""`shoal train`: trains an agent and writes a run folder."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ from shoal.process.restarts import Begun, restarted
 
 SWITCHES = ("quiet", "json", "print-config", "no-report", "help")
 OWN = ("out", "resume", "from", "config", "seeds", "restarts")
-RESTARTS = 3  # of a main process that something kills
+RESTARTS = 3  # of a main process that is killed
 
 USAGE = """usage: shoal train ENV [--algo NAME] [--topology NAME] [--runtime NAME] [--FIELD VALUE ...]
        shoal train --resume RUN [--steps N ...]
 
-Trains on ENV: an id (`shoal envs`), an import path pkg.module:Class, or an entry point. Leaves a run folder with config, metrics,
-checkpoints, policy and report.html. Stop with Ctrl-C: it checkpoints; --resume goes on.
+Trains on ENV: an id (`shoal envs`), an import path pkg.module:Class, or an entry point. Writes a run folder with config, metrics,
+checkpoints, policy and report.html. Ctrl-C stops it with a checkpoint; --resume continues.
 
   --out FOLDER        the run folder; by default runs/<env>-<algo>-<topology>-<time>
-  --resume RUN        go on with a run, from its last checkpoint or from the checkpoint file given
+  --resume RUN        continue a run, from its last checkpoint or from the checkpoint file given
   --from RUN          begin with another run's weights: fine-tuning
   --config FILE       settings from a .toml or .json file; flags win over it
   --seeds N           N runs with seeds S, S+1, ...; prints the interval of the evaluations
-  --restarts N        begin again from the last checkpoint, N times at most, when something kills the main process: 3 with
-                      --runtime processes, where whoever else is killed is replaced too, and 0 elsewhere
+  --restarts N        resume from the last checkpoint, N times at most, if the main process is killed; by default 3 with
+                      --runtime processes, which also replaces other processes that are killed, and 0 elsewhere
   --print-config      show what would run, and do not run it
   --quiet             no progress
   --json              one JSON object as the last line of standard output
@@ -55,7 +55,7 @@ def run(words: list[str]) -> int:
     if "print-config" in parsed.switches:
         return _print_config(env, own, settings)
     seeds = whole_number(parsed, "seeds", 1)
-    # Elsewhere the environment runs in the main process, and a debugger in it wants the terminal for itself.
+    # With other runtimes the environment runs in the main process, and a debugger in it needs the terminal.
     guarded = settings.get("runtime") == "processes" and seeds == 1 and launched() is None
     restarts = whole_number(parsed, "restarts", RESTARTS if guarded else 0, least=0)
     if restarts == 0:
@@ -63,7 +63,7 @@ def run(words: list[str]) -> int:
     if seeds > 1:
         raise BadInput("--restarts and --seeds: guard one run at a time")
     if launched() is not None:
-        raise BadInput("--restarts: a rank of an MPI job cannot be begun again alone; start the job with --resume RUN")
+        raise BadInput("--restarts: a rank of an MPI job cannot be restarted alone; start the job with --resume RUN")
 
     def run_from(folder: Path | None, begun: Begun) -> int:
         if folder is None:
@@ -104,7 +104,7 @@ def _train(
 
 
 def _check_names(settings: Mapping[str, Any]) -> None:
-    """Before anything heavy is imported: is every flag one that exists? Fields of the axes are checked by their owners."""
+    """Check, before any heavy import, that every flag exists. Fields of the axes are checked by their owners."""
     from dataclasses import fields
 
     from shoal.experiment import AXES, Settings
@@ -145,7 +145,7 @@ def _several(
     common: dict[str, Any],
     json: bool,
 ) -> int:
-    """The same run with several seeds, and what they say together."""
+    """The same run with several seeds, and statistics over them."""
     from shoal.studies.statistics import summarise
 
     if "resume" in own:
@@ -157,7 +157,7 @@ def _several(
         out = Path(own["out"]) / f"seed-{seed}" if "out" in own else None
         finished = api.train(env, out=out, seed=seed, **common, **settings)
         summaries.append(finished.summary)
-        common["started_at"] = None  # the imports are paid once
+        common["started_at"] = None  # imports count only once
         if not common["quiet"]:
             _tell(finished)
     scores = [s["eval_mean"] if s["eval_mean"] is not None else s["return_mean"] for s in summaries]
@@ -176,7 +176,7 @@ def _several(
 
 
 def _tell(finished: Any) -> None:
-    """The end of the story, and where the rest of it is."""
+    """Print the results and the run folder."""
     s = finished.summary
     speed = f" at {s['steps_per_s']:,.0f} steps/s" if s["steps_per_s"] else ""
     solved = f"; solved after {s['solved_at_s']:.1f} s" if s["solved_at_s"] is not None else ""
@@ -210,7 +210,7 @@ def _help(parsed: Words) -> str:
         return name, registry[name].Config
 
     parts = [USAGE, "settings", describe(Settings, "")]
-    algo = ALGOS[chosen("algo", ALGOS, "ppo")[0]]  # which may have a topology and a net of its own
+    algo = ALGOS[chosen("algo", ALGOS, "ppo")[0]]  # it may have its own default topology and net
     for axis, registry, default in (
         ("algo", ALGOS, "ppo"),
         ("topology", TOPOLOGIES, algo.usual_topology),

@@ -1,9 +1,9 @@
-"""Policy and value from one description: encoder (convolutions, dense layers), perhaps a cell, two heads.
+"""Policy and value from one description: encoder (convolutions, dense layers), optional recurrent cell, two heads.
 
 Params, separate:  `{"policy": {"trunk", "head", "log_std"}, "value": {"trunk", "head"}}`
 Params, shared:    `{"trunk", "policy": {"head", "log_std"}, "value": {"head"}}`
-A trunk has `conv0`, ..., `hidden0`, ..., `cell`; `log_std` is there for continuous actions unless their spread depends
-on the observation.
+A trunk has `conv0`, ..., `hidden0`, ..., `cell`; `log_std` exists for continuous actions unless their spread depends on
+the observation.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from shoal.ops.distributions import parameter_size, part_size
 
 __all__ = ["ActorCritic", "Net", "NetConfig"]
 
-POLICY_GAIN = 0.01  # the first policy is nearly uniform, whatever it sees
+POLICY_GAIN = 0.01  # makes the first policy nearly uniform for any observation
 VALUE_GAIN = 1.0
 FIRST_LOG_STD = -0.5  # a spread of 0.6 in normalised coordinates: a tenth of the first actions lie outside the bounds
 
@@ -35,8 +35,8 @@ FIRST_LOG_STD = -0.5  # a spread of 0.6 in normalised coordinates: a tenth of th
 class ActorCritic:
     """Shoal's own net. Vectors enter as they are, uint8 images scaled to 0..1.
 
-    A recurrent net (encoder, cell, heads) shares its trunk whatever `shared` says: a critic's own carry would have to
-    be computed while acting, which computes the policy alone.
+    A recurrent net (encoder, cell, heads) always shares its trunk: a critic's own carry would have to be computed while
+    acting, which computes only the policy.
     """
 
     config: NetConfig
@@ -45,11 +45,11 @@ class ActorCritic:
     Config = NetConfig
 
     def __post_init__(self) -> None:
-        replace(self.config, {}, "net.")  # a config made in Python is held to the rules of one made of words
+        replace(self.config, {}, "net.")  # checks a config made in Python by the same rules as command-line words
         for layer in self.config.conv:
             conv.parse(layer)
         if self.spec.obs.is_image:
-            conv.flat_size(self.spec.obs.shape, self.config.conv)  # refuses what does not fit before anything starts
+            conv.flat_size(self.spec.obs.shape, self.config.conv)  # refuses layers that do not fit
 
     @property
     def recurrent(self) -> bool:
@@ -88,20 +88,20 @@ class ActorCritic:
 
     @property
     def _encoded(self) -> int:
-        """The width of what the encoder gives."""
+        """The width of the encoder's output."""
         if self.config.hidden:
             return self.config.hidden[-1]
         return self._inputs
 
     @property
     def _inputs(self) -> int:
-        """The width of what the dense layers see."""
+        """The width of the dense layers' input."""
         shape = self.spec.obs.shape
         return conv.flat_size(shape, self.config.conv) if self.spec.obs.is_image else shape[0]
 
     @property
     def _features(self) -> int:
-        """The width of what the heads see."""
+        """The width of the heads' input."""
         return self.config.cell_size if self.recurrent else self._encoded
 
     @property
@@ -136,7 +136,7 @@ class ActorCritic:
         return {"head": {**plan_dense(self._features, size, POLICY_GAIN), "b": bias}}
 
     def _policy_head(self, params: Params, x: Array) -> Array:
-        """The distribution's parameters: what the head gives, with the log standard deviations put in their places."""
+        """The distribution's parameters: the head's outputs, with the log standard deviations inserted."""
         out = dense(params["head"], x)
         if self.config.bounded:
             out = jnp.where(self._means(out.shape[-1]), jnp.tanh(out), out)
@@ -172,6 +172,6 @@ class ActorCritic:
         return mlp(trunk, x, len(self.config.hidden), self.config.activation)
 
     def _trunk(self, trunk: Params, obs: Array, carry: Carry, first: Array) -> Array:
-        """What the heads see of a whole unroll (or, without a cell, of any batch)."""
+        """The heads' input for a whole unroll (or, without a cell, for any batch)."""
         x = self._encode(trunk, obs)
         return recurrent.scan(trunk["cell"], self.config.cell, x, carry, first) if self.recurrent else x

@@ -14,7 +14,7 @@ from shoal.core.trajectory import Array
 from shoal.nets.initial import Fill, Orthogonal, Plan
 from shoal.nets.mlp import HIDDEN_GAIN
 
-NARROW = 16  # numbers that a row of the kernel sees at a time, at most, for its gradient to be quicker by blocks
+NARROW = 16  # stride x channels up to which the kernel's gradient is quicker by blocks
 
 
 class Layer(NamedTuple):
@@ -24,7 +24,7 @@ class Layer(NamedTuple):
 
 
 def parse(text: str) -> Layer:
-    """`32x8/4`: 32 filters of 8 by 8, 4 apart."""
+    """Parse `32x8/4`: 32 filters of 8 by 8 with stride 4."""
     match = re.fullmatch(r"(\d+)x(\d+)/(\d+)", text)
     layer = Layer(*map(int, match.groups())) if match else None
     if layer is None or min(layer) < 1:
@@ -33,7 +33,7 @@ def parse(text: str) -> Layer:
 
 
 def flat_size(shape: tuple[int, ...], conv: tuple[str, ...]) -> int:
-    """How many numbers an image of this shape leaves behind. Refuses layers that its size cannot feed."""
+    """The number of outputs for an image of this shape. Raises `BadInput` if the image is too small for a layer."""
     height, width, channels = shape
     for i, text in enumerate(conv):
         filters, kernel, stride = parse(text)
@@ -72,10 +72,10 @@ def convolve(params: Params, image: Array, conv: tuple[str, ...]) -> Array:
 def correlate(x: Array, w: Array, stride: int) -> Array:
     """[B, H, W, C] and [k, k, C, F] -> [B, H', W', F], without padding. Bytes count as 0..1.
 
-    Forward it is XLA's convolution. Its gradients are products of matrices instead: XLA's own are convolutions with kernels
+    The forward pass is XLA's convolution. The gradients are matrix products instead: XLA's own are convolutions with kernels
     as large as the image, which on a CPU take 10 to 30 times as long inside a compiled loop, and an update is such a loop.
-    A few images at a time, because what they are on the way (numbers instead of bytes, rows side by side) then stays in the
-    cache: less than half the time of all at once.
+    A few images are processed at a time, so that intermediate values stay in the cache: less than half the time of all at
+    once.
     """
     batch, kernel = x.shape[0], w.shape[0]
     few = _few(batch)
@@ -110,7 +110,7 @@ def correlate(x: Array, w: Array, stride: int) -> Array:
 
 
 def _few(batch: int) -> int:
-    """How many images at a time: the most that share out evenly, at most 16; all where hardly any would."""
+    """The number of images at a time: the largest divisor of `batch` up to 16; all if that is below 4."""
     found = max(n for n in range(1, 17) if batch % n == 0)
     return found if found >= 4 else batch
 
@@ -124,7 +124,7 @@ def _forward(x: Array, w: Array, stride: int) -> Array:
 
 
 def _kernel_gradient(x: Array, kernel: int, dy: Array, stride: int) -> Array:
-    """[k, k, C, F]. Row by row of the kernel; along a row, `stride` pixels at a time are one vector of stride x C numbers."""
+    """[k, k, C, F], row by row of the kernel; along a row, `stride` pixels at a time are one vector of stride x C numbers."""
     x = _numbers(x)
     (batch, rows, columns, filters), (width, channels) = dy.shape, x.shape[2:]
     reach = -(-kernel // stride)  # vectors that a row of the kernel covers, the last perhaps in part
@@ -140,9 +140,9 @@ def _kernel_gradient(x: Array, kernel: int, dy: Array, stride: int) -> Array:
 
 
 def _kernel_gradient_by_blocks(x: Array, kernel: int, dy: Array, stride: int) -> Array:
-    """[k, k, C, F]. One product: blocks of `stride` x `stride` pixels, and beside each the outputs that saw it.
+    """[k, k, C, F], as one product of blocks of `stride` x `stride` pixels with the outputs that saw each block.
 
-    For the first layer of a net: with so few channels, products for each row of the kernel are small, and take twice as long.
+    For the first layer of a net: with few channels, one product per row of the kernel is small and takes twice as long.
     """
     (batch, rows, columns, filters), (height, width, channels) = dy.shape, x.shape[1:]
     reach = -(-kernel // stride)
@@ -158,7 +158,7 @@ def _kernel_gradient_by_blocks(x: Array, kernel: int, dy: Array, stride: int) ->
 
 
 def _input_gradient(shape: tuple[int, ...], w: Array, dy: Array, stride: int) -> Array:
-    """[B, H, W, C] for images of `shape` [H, W, C]. As blocks of `stride` x `stride` pixels: an output saw `reach` x `reach`."""
+    """[B, H, W, C] for images of `shape` [H, W, C], in blocks of `stride` x `stride` pixels: an output saw `reach` x `reach`."""
     (height, width, channels), (batch, rows, columns, filters) = shape, dy.shape
     reach = -(-w.shape[0] // stride)
     down, across = rows + reach - 1, columns + reach - 1  # blocks

@@ -1,6 +1,7 @@
-"""How weights begin: layers plan their arrays, and `realise` draws all of them at once.
+"""Initialisation of weights: layers plan their arrays, and `realise` draws all of them at once.
 
-One draw for the whole net rather than one a layer: each would be compiled by itself, seconds before the first step.
+There is one draw for the whole net, because one draw per layer would be compiled separately and delay the first step by
+seconds.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ Plan = dict[str, Any]  # as params, with an Orthogonal or a Fill where the array
 
 @dataclass(frozen=True)
 class Orthogonal:
-    """Rows or columns (whichever are fewer) orthogonal and of length `gain`; the last axis is the outputs.
+    """Orthogonal rows or columns (whichever are fewer) of length `gain`; the last axis is the outputs.
 
     Saxe et al. 2014, "Exact solutions to the nonlinear dynamics of learning in deep linear neural networks".
     With several `blocks`, the outputs are divided among them, and each is orthogonal by itself.
@@ -60,6 +61,8 @@ def _orthogonal(normal: Array, leaf: Orthogonal) -> Array:
     inputs = prod(leaf.shape[:-1])
     wide = inputs < outputs
     q, r = jnp.linalg.qr(normal.reshape(leaf.blocks, max(inputs, outputs), min(inputs, outputs)))
-    q = q * jnp.where(jnp.diagonal(r, axis1=-2, axis2=-1) < 0, -1.0, 1.0)[:, None, :]  # so that all are equally likely
+    q = (
+        q * jnp.where(jnp.diagonal(r, axis1=-2, axis2=-1) < 0, -1.0, 1.0)[:, None, :]
+    )  # all orthogonal matrices equally likely
     blocks = q if wide else jnp.swapaxes(q, -1, -2)  # [blocks, outputs, inputs]
     return leaf.gain * blocks.reshape(leaf.shape[-1], inputs).T.reshape(leaf.shape)

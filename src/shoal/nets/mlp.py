@@ -27,7 +27,7 @@ def dense(params: Params, x: Array) -> Array:
 
 
 def plan_mlp(inputs: int, widths: Sequence[int]) -> Plan:
-    """`hidden0`, `hidden1`, ...: one dense layer a width."""
+    """`hidden0`, `hidden1`, ...: one dense layer per width."""
     ins = (inputs, *widths[:-1])
     return {
         f"hidden{i}": plan_dense(n, width, HIDDEN_GAIN) for i, (n, width) in enumerate(zip(ins, widths, strict=False))

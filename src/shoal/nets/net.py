@@ -1,4 +1,4 @@
-"""What a net is, and the settings of Shoal's own. No JAX here, so that the command line can show them quickly."""
+"""The protocol of nets, and the settings of Shoal's own. No JAX here, so that the command line can show them quickly."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class NetConfig:
     hidden: tuple[Positive, ...] = (64, 64)
     """Widths of the dense layers, after the convolutions if there are any. Empty: none."""
     activation: Literal["tanh", "relu"] = "tanh"
-    """What follows each dense layer. Convolutions are always followed by relu."""
+    """Activation after each dense layer. Convolutions are always followed by relu."""
     shared: bool = False
     """One trunk for policy and value instead of one each. A recurrent net always shares its trunk."""
     cell: Literal["none", "lstm", "gru"] = "none"
@@ -25,11 +25,11 @@ class NetConfig:
     cell_size: Positive = 64
     """Width of the recurrent cell."""
     state_scale: bool = False
-    """The spread of continuous actions depends on the observation, instead of being one number an action."""
+    """The spread of continuous actions depends on the observation, instead of being one number per action."""
     bounded: bool = False
-    """Means of continuous actions pass through tanh, so that no policy can drift out of the box, where all is alike."""
+    """Means of continuous actions pass through tanh, so that no policy can drift out of the box, where actions are clipped."""
     conv: tuple[str, ...] = ("32x8/4", "64x4/2", "64x3/1")
-    """Convolutions for images, each as filters x kernel / stride. Vectors pass none."""
+    """Convolutions for images, each as filters x kernel / stride. Not used for vectors."""
 
 
 class Net(Protocol):
@@ -40,10 +40,10 @@ class Net(Protocol):
 
     @property
     def recurrent(self) -> bool:
-        """Whether `carry` matters; then `forward` and `value` take [T, B, ...] alone."""
+        """Whether `carry` matters; then `forward` and `value` take only [T, B, ...]."""
 
     def init(self, key: Array) -> Params:
-        """Float32 params. All that only the value needs is under "value": it never travels to actors."""
+        """Float32 params. Those that only the value needs are under "value", which is never sent to actors."""
 
     def initial_carry(self, envs: int) -> dict[str, Array]:
         """The recurrent state at the start of an episode, arrays [B, ...]; {} for feed-forward."""

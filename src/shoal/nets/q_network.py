@@ -1,6 +1,6 @@
-"""Action values: encoder (convolutions, dense layers), then one head, or two that are put together (dueling).
+"""Action values: encoder (convolutions, dense layers), then one head, or two that are combined (dueling).
 
-Params: `{"q": {"trunk": {"conv0", ..., "hidden0", ...}, "head"}}`; dueling has `value` beside `head`, which then are advantages.
+Params: `{"q": {"trunk": {"conv0", ..., "hidden0", ...}, "head"}}`; dueling adds `value`, and `head` then gives advantages.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from shoal.nets import conv
 from shoal.nets.initial import Plan, realise
 from shoal.nets.mlp import dense, mlp, plan_dense, plan_mlp
 
-HEAD_GAIN = 0.01  # first values are near zero, so that no action begins ahead
+HEAD_GAIN = 0.01  # makes the first values nearly zero, so that no action is preferred
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,18 +27,18 @@ class QNetConfig:
     hidden: tuple[Positive, ...] = (64, 64)
     """Widths of the dense layers, after the convolutions if there are any. Empty: none."""
     activation: Literal["tanh", "relu"] = "relu"
-    """What follows each dense layer. Convolutions are always followed by relu."""
+    """Activation after each dense layer. Convolutions are always followed by relu."""
     dueling: bool = False
-    """Two heads, one for the state's value and one for the actions' advantages, put together in the end."""
+    """Two heads, one for the state's value and one for the actions' advantages, combined at the end."""
     conv: tuple[str, ...] = ("32x8/4", "64x4/2", "64x3/1")
-    """Convolutions for images, each as filters x kernel / stride. Vectors pass none."""
+    """Convolutions for images, each as filters x kernel / stride. Not used for vectors."""
 
 
 @dataclass(frozen=True)
 class QNetwork:
-    """One value for each of the actions that a lone Discrete space has. Hashable: two equal ones compile once.
+    """One value for each action of a single Discrete space. Hashable: two equal ones compile once.
 
-    Dueling: Wang et al. 2016, https://arxiv.org/abs/1511.06581, equation 9 (advantages less their mean).
+    Dueling: Wang et al. 2016, https://arxiv.org/abs/1511.06581, equation 9 (advantages minus their mean).
     """
 
     config: QNetConfig
@@ -47,7 +47,7 @@ class QNetwork:
     Config = QNetConfig
 
     def __post_init__(self) -> None:
-        replace(self.config, {}, "net.")  # a config made in Python is held to the rules of one made of words
+        replace(self.config, {}, "net.")  # checks a config made in Python by the same rules as command-line words
         count_actions(self.spec)
         for layer in self.config.conv:
             conv.parse(layer)
@@ -79,7 +79,7 @@ class QNetwork:
 
 
 def count_actions(spec: EnvSpec) -> int:
-    """How many actions there are to value. Refuses spaces in which they cannot be listed."""
+    """The number of actions. Raises `BadInput` for spaces whose actions cannot be listed."""
     parts = spec.action.parts
     if not spec.action.scalar or len(parts) != 1 or not isinstance(parts[0], Categorical):
         kinds = ", ".join(type(part).__name__ for part in parts)

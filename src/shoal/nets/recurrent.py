@@ -22,7 +22,7 @@ CARRIES = {"lstm": ("h", "c"), "gru": ("h",)}
 
 
 def plan_cell(cell: str, inputs: int, size: int) -> Plan:
-    """One orthogonal block a gate, zero biases."""
+    """One orthogonal block per gate, zero biases."""
     gates = GATES[cell]
     return {
         "w_x": Orthogonal((inputs, gates * size), 1.0, blocks=gates),
@@ -44,7 +44,7 @@ def step(params: Params, cell: str, x: Array, carry: Carry, first: Array) -> tup
 def scan(params: Params, cell: str, x: Array, carry: Carry, first: Array) -> Array:
     """The outputs [T, B, n] of x [T, B, inputs] with first [T, B], from the carry before row 0."""
     assert first.shape == x.shape[:-1] and x.ndim == 3, (first.shape, x.shape)
-    driven = x @ params["w_x"] + params["b"]  # all rows in one product; only h has to wait for the row before
+    driven = x @ params["w_x"] + params["b"]  # all rows in one product; only h depends on the previous row
 
     def row(carry: Carry, now: tuple[Array, Array]) -> tuple[Carry, Array]:
         output, carry = _advance(params, cell, now[0], carry, now[1])
@@ -55,13 +55,13 @@ def scan(params: Params, cell: str, x: Array, carry: Carry, first: Array) -> Arr
 
 
 def _advance(params: Params, cell: str, driven: Array, carry: Carry, first: Array) -> tuple[Array, Carry]:
-    """The carry after one step; where `first`, it starts from zero."""
+    """(output, carry) after one step; where `first`, the carry starts from zero."""
     kept = {name: jnp.where(first[..., None], 0.0, state) for name, state in carry.items()}
     return _CELLS[cell](driven, kept["h"] @ params["w_h"], kept)
 
 
 def _lstm(driven: Array, remembered: Array, carry: Carry) -> tuple[Array, Carry]:
-    """Hochreiter and Schmidhuber 1997, with forget gates; 1 is added to theirs, so that a new cell remembers."""
+    """Hochreiter and Schmidhuber 1997, with forget gates; their bias of 1 makes a new cell remember."""
     i, f, g, o = jnp.split(driven + remembered, 4, -1)
     c = jax.nn.sigmoid(f + 1.0) * carry["c"] + jax.nn.sigmoid(i) * jnp.tanh(g)
     h = jax.nn.sigmoid(o) * jnp.tanh(c)

@@ -1,8 +1,8 @@
-"""A learnt environment: what follows an action, by several nets that began differently.
+"""A learnt model of the environment: an ensemble of nets with different initial weights.
 
-Each member of the ensemble is an MLP (s, one-hot a) -> (change of s, reward, logit of the end). All of it is in normalised units,
-so that one learning rate serves every environment and an error of 1 means: no better than the mean. Where members disagree, nobody
-has seen enough.
+Each member is an MLP (s, one-hot a) -> (change of s, reward, logit of the end). Everything is in normalised units, so that one
+learning rate serves every environment and an error of 1 means: no better than predicting the mean. Disagreement between
+members indicates too little data.
 
 Params: those of one member (`{"trunk": {"hidden0", ...}, "head"}`) with a first axis of members.
 """
@@ -20,12 +20,12 @@ from shoal.core.trajectory import Array
 from shoal.nets.initial import realise
 from shoal.nets.mlp import dense, mlp, plan_dense, plan_mlp
 
-RAREST = 0.02  # share of ends from which on they no longer weigh as much as all the rest
-HEAD_GAIN = 0.01  # the first prediction: all stays as it is
+RAREST = 0.02  # ends rarer than this share weigh less than all the rest
+HEAD_GAIN = 0.01  # makes the first prediction: nothing changes
 
 
 class Scales(NamedTuple):
-    """Where real experience lies, and how far it spreads: the units of the model."""
+    """Location and spread of real experience: the units of the model."""
 
     obs_mean: Array  # [n]
     obs_std: Array
@@ -34,11 +34,11 @@ class Scales(NamedTuple):
     reward_mean: Array  # []
     reward_std: Array
     reward_unit: Array  # [] the reward that counts 1 in the action values
-    obs_low: Array  # [n] the least and the most of each entry where somebody has acted
+    obs_low: Array  # [n] the smallest and largest value of each entry in states where an action was taken
     obs_high: Array
 
     def inside(self, obs: Array) -> Array:
-        """[...] whether obs [..., n] lie in the box of what has been seen."""
+        """[...] whether obs [..., n] lie in the box of observations seen so far."""
         within: Array = ((obs >= self.obs_low) & (obs <= self.obs_high)).all(-1)
         return within
 
@@ -54,14 +54,14 @@ class Prediction(NamedTuple):
 class Step(NamedTuple):
     """In the environment's own units."""
 
-    obs: Array  # [..., n] what follows
+    obs: Array  # [..., n] the next observation
     reward: Array  # [...]
     done: Array  # [...] bool
 
 
 @dataclass(frozen=True)
 class WorldModel:
-    """Hashable: two equal ones compile once."""
+    """An ensemble of K nets. Hashable: two equal ones compile once."""
 
     inputs: int  # n, the width of an observation
     actions: int
@@ -77,11 +77,11 @@ class WorldModel:
         return params
 
     def predict(self, params: Params, scales: Scales, obs: Array, action: Array) -> Prediction:
-        """What every member says of obs [..., n] and action [...]."""
+        """Every member's prediction for obs [..., n] and action [...]."""
         return self._all(params, self._seen(scales, obs, action), member_inputs=False)
 
     def predict_own(self, params: Params, scales: Scales, obs: Array, action: Array) -> Prediction:
-        """What each member says of its own rows: obs [K, ..., n], action [K, ...]."""
+        """Each member's prediction for its own rows: obs [K, ..., n], action [K, ...]."""
         return self._all(params, self._seen(scales, obs, action), member_inputs=True)
 
     def _seen(self, scales: Scales, obs: Array, action: Array) -> Array:
@@ -98,7 +98,7 @@ class WorldModel:
 
 
 def step_of(prediction: Prediction, scales: Scales, obs: Array, member: Array) -> Step:
-    """What follows obs [N, n], each row as its `member` [N] says. Below even odds, the episode goes on."""
+    """The step from obs [N, n], each row as predicted by its `member` [N]. Below even odds, the episode continues."""
 
     def own(x: Array) -> Array:  # [K, N, ...] -> [N, ...]
         return x[member, jnp.arange(x.shape[1])]
@@ -109,16 +109,16 @@ def step_of(prediction: Prediction, scales: Scales, obs: Array, member: Array) -
 
 
 def disagreement(prediction: Prediction) -> Array:
-    """[...] how far the members' predictions of the next state lie apart: their deviation, the mean over its entries."""
+    """[...] disagreement of the members about the next state: their standard deviation, averaged over its entries."""
     return jnp.std(prediction.change, axis=0).mean(-1)
 
 
 class ModelErrors(NamedTuple):
-    """Means over rows and members. 1 is what predicting the mean would give for state and reward."""
+    """Means over rows and members. For state and reward, predicting the mean would give 1."""
 
     state: Array  # squared error of the change
     reward: Array  # squared error
-    done: Array  # binary cross-entropy, balanced between the two kinds and in bits: 1 is the toss of a coin
+    done: Array  # binary cross-entropy in bits, balanced between the two classes: 1 is a coin toss
 
     @property
     def total(self) -> Array:
@@ -128,13 +128,13 @@ class ModelErrors(NamedTuple):
 def errors(
     prediction: Prediction, scales: Scales, obs: Array, next_obs: Array, reward: Array, done: Array
 ) -> ModelErrors:
-    """Of predictions [K, ..., ] against what really followed: MSE, MSE, BCE."""
+    """Errors of predictions [K, ...] against real transitions: MSE, MSE, BCE."""
     change = (next_obs - obs - scales.change_mean) / scales.change_std
-    # A jump that happens once in a thousand steps must not outweigh all of them.
+    # Clipped, so that a jump once in a thousand steps does not outweigh all the others.
     target = jnp.clip(change, -10.0, 10.0)
     earned = jnp.clip((reward - scales.reward_mean) / scales.reward_std, -10.0, 10.0)
     ended = jnp.asarray(done, jnp.float32)
-    # Ends are rare, and a model that never sees one coming is of no use: both kinds weigh the same.
+    # Ends are rare, and a model that never predicts one is useless: both classes weigh the same.
     share = jnp.mean(ended)
     weight = ended * 0.5 / jnp.maximum(share, RAREST) + (1.0 - ended) * 0.5 / jnp.maximum(1.0 - share, RAREST)
     cross = weight * (jax.nn.softplus(prediction.logit) - ended * prediction.logit) / jnp.log(2.0)

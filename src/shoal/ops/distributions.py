@@ -9,8 +9,8 @@ The vector holds the parts of `ActionSpec` in order:
 | Continuous, n entries | n means, then n log standard deviations | independent normals |
 
 Parts are independent, so log-probabilities, entropies and divergences add up. A continuous action is the raw sample in
-normalised coordinates, unclipped: whoever steps the environment clips it, and the log-probability stays that of a
-normal.
+normalised coordinates, unclipped: it is clipped only when the environment is stepped, and the log-probability stays that of
+a normal.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from shoal.core.spec import ActionPart, ActionSpec, Binary, Categorical
 from shoal.core.trajectory import Array
 
 LOG_STD_RANGE = (-5.0, 2.0)
-_ABSENT = -1e30  # the logit of what cannot be chosen; finite, so that gradients are
+_ABSENT = -1e30  # the logit of a choice that does not exist; finite, so that gradients are finite
 
 
 def part_size(part: ActionPart) -> int:
-    """How many parameters a part has."""
+    """The number of parameters of a part."""
     if isinstance(part, Categorical):
         return sum(part.sizes)
     return part.size if isinstance(part, Binary) else 2 * part.width
@@ -138,7 +138,7 @@ def _parts(spec: ActionSpec, params: Array) -> Iterator[tuple[ActionPart, Array]
 
 
 def _rows(part: Categorical, logits: Array) -> Array:
-    """[..., entries, choices]: one row of logits an entry; shorter rows are filled with what cannot be chosen."""
+    """[..., entries, choices]: one row of logits per entry; shorter rows are padded with `_ABSENT`."""
     widest = max(part.sizes)
     if min(part.sizes) == widest:
         return logits.reshape(*logits.shape[:-1], part.width, widest)
@@ -149,7 +149,7 @@ def _rows(part: Categorical, logits: Array) -> Array:
 
 
 def _normal(params: Array) -> tuple[Array, Array]:
-    """(mean, log standard deviation held in its range)."""
+    """(mean, log standard deviation clipped to its range)."""
     mean, log_std = jnp.split(params, 2, -1)
     return mean, jnp.clip(log_std, *LOG_STD_RANGE)
 

@@ -1,7 +1,7 @@
-"""Losses, element by element, and what reduces them over valid rows.
+"""Element-wise losses, and their reduction over valid rows.
 
-A loss returns one number an element, in the shape of its arguments; `masked_mean` makes the scalar. What a loss learns
-from (advantages, targets, old log-probabilities) has its gradient stopped here, so that no caller can forget it.
+A loss returns one number per element, in the shape of its arguments; `masked_mean` makes the scalar. Gradients through
+advantages, targets and old log-probabilities are stopped here, so that no caller can forget it.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ Tree = TypeVar("Tree")
 
 
 def masked_mean(x: Array, valid: Array) -> Array:
-    """The mean of `x` where `valid`; zero if nothing is.
+    """The mean of `x` where `valid`; zero if no element is.
 
     Args:
-        x: [...], finite also where not valid if a gradient is taken.
+        x: [...]; must be finite even where not valid if a gradient is taken.
         valid: [...].
 
     Returns:
@@ -72,7 +72,7 @@ def ppo_clip(log_pi: Array, log_mu: Array, advantage: Array, epsilon: float | Ar
         log_pi: log pi(a_t | s_t) of the policy that learns [...].
         log_mu: log mu(a_t | s_t) of the policy that acted [...].
         advantage: A_t [...].
-        epsilon: how far the ratio may leave 1 with a gradient.
+        epsilon: distance of the ratio from 1 beyond which the gradient is cut.
 
     Returns:
         [...] the loss.
@@ -100,7 +100,7 @@ def value_loss(v: Array, target: Array) -> Array:
 
 
 def clipped_value_loss(v: Array, v_old: Array, target: Array, epsilon: float | Array) -> Array:
-    """The larger of the plain loss and that of the value held within `epsilon` of the old one.
+    """The larger of the plain loss and the loss of the value clipped to within `epsilon` of the old one.
 
     Engstrom et al. 2020, "Implementation matters in deep policy gradients", section 3.
 
@@ -108,7 +108,7 @@ def clipped_value_loss(v: Array, v_old: Array, target: Array, epsilon: float | A
         v: V(s_t) [...].
         v_old: V(s_t) of the weights that acted [...].
         target: [...].
-        epsilon: how far the value may move with a gradient.
+        epsilon: distance of the value from the old one beyond which it is clipped.
 
     Returns:
         [...] the loss.
@@ -129,7 +129,7 @@ def approx_kl(log_pi: Array, log_mu: Array) -> Array:
         log_mu: log mu(a_t | s_t) of the policy that acted [...].
 
     Returns:
-        [...] one estimate an element; its mean is the divergence.
+        [...] one estimate per element; their mean estimates the divergence.
     """
     assert log_pi.shape == log_mu.shape, (log_pi.shape, log_mu.shape)
     log_rho = log_pi - log_mu
@@ -137,7 +137,7 @@ def approx_kl(log_pi: Array, log_mu: Array) -> Array:
 
 
 def clip_by_global_norm(grads: Tree, max_norm: float | Array) -> tuple[Tree, Array]:
-    """The gradients, shortened to `max_norm` if they are longer.
+    """The gradients, scaled down to `max_norm` if their norm exceeds it.
 
     Pascanu et al. 2013, "On the difficulty of training recurrent neural networks", algorithm 1.
 
@@ -146,7 +146,7 @@ def clip_by_global_norm(grads: Tree, max_norm: float | Array) -> tuple[Tree, Arr
         max_norm: above 0; infinity leaves them as they are.
 
     Returns:
-        (the tree, [] its norm before).
+        (the scaled tree, [] the norm before).
     """
     norm = jnp.sqrt(sum(jnp.sum(jnp.square(g)) for g in jax.tree.leaves(grads)))
     scale = jnp.where(norm > max_norm, max_norm / norm, 1.0)

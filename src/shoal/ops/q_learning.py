@@ -1,4 +1,4 @@
-"""Action values learnt from single transitions: n-step rows, targets, errors.
+"""Q-learning from single transitions: n-step rows, targets, errors.
 
 Arrays of a minibatch are [N, ...]; those of an unroll are time-major, as in `returns`.
 """
@@ -14,28 +14,28 @@ from shoal.core.trajectory import Array
 def n_step_rows(
     reward: Array, discount: Array, boundary: Array, valid: Array, gamma: float, n: int
 ) -> tuple[Array, Array, Array]:
-    """What n steps from each row come to: the discounted rewards, the discount of what follows, and how far that is.
+    """The n steps from each row: the discounted sum of rewards, the discount after them, and their number.
 
-    Sutton and Barto 2018, "Reinforcement learning: an introduction", equation 7.1. Fewer steps where the episode or the unroll
-    ends first: a window never reaches over a boundary or into a row that is not valid.
+    Sutton and Barto 2018, "Reinforcement learning: an introduction", equation 7.1. There are fewer steps if the episode or the
+    unroll ends first: a window never reaches across a boundary or into a row that is not valid.
 
     Args:
         reward: r_t [T, B].
         discount: d_t [T, B], 0 where the episode terminated, else 1.
         boundary: [T, B], the episode ended here, either way.
-        valid: [T, B], False where nothing was chosen.
+        valid: [T, B], False where no action was chosen.
         gamma: discount factor.
         n: steps, at least 1.
 
     Returns:
-        R_t [T, B]; the product of gamma d over the window [T, B]; its length m [T, B] int32, so that s_{t+m} is what follows.
+        R_t [T, B]; the product of gamma d over the window [T, B]; its length m [T, B] int32, so that s_{t+m} follows it.
     """
     assert n >= 1 and reward.shape == discount.shape == boundary.shape == valid.shape, (n, reward.shape)
     valid_t = jnp.asarray(valid, bool)
     valid_tp1 = jnp.concatenate([valid_t[1:], jnp.zeros_like(valid_t[:1])])
     goes_on = valid_tp1 & ~jnp.asarray(boundary, bool)
 
-    def ahead(x: Array, k: int) -> Array:  # row t of this is row t + k of x; beyond the unroll nothing is read
+    def ahead(x: Array, k: int) -> Array:  # row t of the result is row t + k of x; zero beyond the unroll
         return jnp.concatenate([x[k:], jnp.zeros_like(x[:k])]) if k else x
 
     total, product = jnp.zeros_like(reward), jnp.ones_like(reward)
@@ -49,7 +49,7 @@ def n_step_rows(
 
 
 def value_of(q: Array, action: Array) -> Array:
-    """`q(s, a)` of the actions [N] among the values [N, A] of all."""
+    """`q(s, a)` [N] for actions [N], from the values [N, A] of all actions."""
     assert q.shape[:-1] == action.shape, (q.shape, action.shape)
     return jnp.take_along_axis(q, action[..., None].astype(jnp.int32), axis=-1)[..., 0]
 
@@ -61,12 +61,12 @@ def td_error(q_tm1: Array, a_tm1: Array, r_t: Array, discount_t: Array, q_t: Arr
     Q-learning", with the online values as `selector_t` and those of the target network as `q_t`.
 
     Args:
-        q_tm1: values where the action was chosen [N, A].
-        a_tm1: what was chosen [N].
-        r_t: what it earned [N].
-        discount_t: of what follows [N], 0 after the end.
-        q_t: values of what follows [N, A].
-        selector_t: values by which the next action is chosen [N, A].
+        q_tm1: values of the state in which the action was chosen [N, A].
+        a_tm1: the chosen action [N].
+        r_t: its reward [N].
+        discount_t: discount of the next state's value [N], 0 after termination.
+        q_t: values of the next state [N, A].
+        selector_t: values that select the next action [N, A].
 
     Returns:
         [N].
@@ -78,7 +78,7 @@ def td_error(q_tm1: Array, a_tm1: Array, r_t: Array, discount_t: Array, q_t: Arr
 
 
 def huber(error: Array, delta: float = 1.0) -> Array:
-    """Half the square near zero, straight with slope `delta` beyond it.
+    """Huber loss: half the square up to `delta`, linear with slope `delta` beyond.
 
     Huber 1964, "Robust estimation of a location parameter".
     """

@@ -1,9 +1,9 @@
 """Returns and advantages over unrolls that hold several episodes.
 
 All arrays are time-major. `reward`, `discount`, `boundary` and `valid` are [T, B], `value` is [T+1, B]: the value of
-each row's observation, so that `value[t+1]` is the value of what truly followed row t, also where an episode was
-truncated (the autoreset row shows the last observation). Nothing flows back from the row after a boundary, nor from an
-invalid row: before those, and at the end of the unroll, what is left of the episode is `value[t+1]`. Invalid rows get
+each row's observation. `value[t+1]` is therefore the value of the true next observation of row t, even if the episode was
+truncated (the autoreset row holds the last observation). Nothing flows back from the row after a boundary, nor from an
+invalid row: before those, and at the end of the unroll, `value[t+1]` stands for the rest of the episode. Invalid rows get
 zero.
 """
 
@@ -16,7 +16,7 @@ from shoal.core.trajectory import Array
 
 
 def learnt(reward: Array, clip: str, scale: float) -> Array:
-    """Rewards as a loss sees them: the sign alone if `clip` is "sign" (Mnih et al. 2015), then times `scale`."""
+    """Rewards as a loss sees them: only their sign if `clip` is "sign" (Mnih et al. 2015), then times `scale`."""
     return (jnp.sign(reward) if clip == "sign" else reward) * scale
 
 
@@ -30,9 +30,9 @@ def gae(reward: Array, discount: Array, value: Array, boundary: Array, valid: Ar
         discount: d_t [T, B], 0 where the episode terminated, else 1.
         value: V(s_t) [T+1, B].
         boundary: [T, B], the episode ended here, either way.
-        valid: [T, B], False where nothing was chosen.
+        valid: [T, B], False where no action was chosen.
         gamma: discount factor.
-        lam: the trace's decay; 0 is the one-step error, 1 the Monte-Carlo return less the value.
+        lam: the trace's decay; 0 is the one-step error, 1 the Monte-Carlo return minus the value.
 
     Returns:
         A_t [T, B], zero where not valid.
@@ -53,7 +53,7 @@ def gae(reward: Array, discount: Array, value: Array, boundary: Array, valid: Ar
 
 
 def n_step(reward: Array, discount: Array, value: Array, boundary: Array, valid: Array, gamma: float, n: int) -> Array:
-    """n-step targets: n rewards, then the value; fewer where the episode or the unroll ends first.
+    """n-step targets: n rewards, then the value; fewer if the episode or the unroll ends first.
 
     Sutton and Barto 2018, "Reinforcement learning: an introduction", equation 7.1; the cut at the end of the unroll is
     that of Mnih et al. 2016, "Asynchronous methods for deep reinforcement learning".
@@ -80,7 +80,7 @@ def n_step(reward: Array, discount: Array, value: Array, boundary: Array, valid:
 
 
 def monte_carlo(reward: Array, discount: Array, value: Array, boundary: Array, valid: Array, gamma: float) -> Array:
-    """Returns to the end of the episode; the value stands in only where the episode was cut.
+    """Returns to the end of the episode; the value is used only where the episode was cut.
 
     Williams 1992, "Simple statistical gradient-following algorithms for connectionist reinforcement learning", with the
     bootstrap at time limits of Pardo et al. 2018, "Time limits in reinforcement learning".

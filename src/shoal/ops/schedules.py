@@ -1,4 +1,4 @@
-"""How a setting moves over a run."""
+"""Schedules: how a setting changes over a run."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from shoal.core.trajectory import Array
 
 
 def linear(start: float | Array, end: float | Array, progress: float | Array) -> Array:
-    """From `start` to `end` on a straight line; it stays at the ends outside of them.
+    """Linear interpolation from `start` to `end`, constant outside.
 
     Args:
         start: value at progress 0.
@@ -16,7 +16,7 @@ def linear(start: float | Array, end: float | Array, progress: float | Array) ->
         progress: the share of the budget that is spent.
 
     Returns:
-        [] the value now.
+        [] the current value.
     """
     share = jnp.clip(progress, 0.0, 1.0)
     return start * (1.0 - share) + end * share

@@ -1,9 +1,9 @@
 """Running mean and spread of observations and returns, in float32 without drift.
 
-At a billion samples a float32 sum no longer takes in a batch of 64 rightly: the count would round one way and the sum
-of squares another, and their quotient would wander. So the variance itself is moved, by the batch's share, and `m2` is
-that variance times the count. What rounding is left stays small because a batch always has some weight: from `HORIZON`
-samples on, older ones fade.
+At a billion samples a float32 sum cannot add a batch of 64 correctly: the count would round one way and the sum of squares
+another, and their quotient would drift. The variance itself is therefore moved, by the batch's share, and `m2` is that
+variance times the count. The remaining rounding error stays small because a batch always has some weight: beyond `HORIZON`
+samples, older ones fade.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ HORIZON = 2.0**24  # samples; float32 counts exactly up to here
 
 
 def empty_moments(shape: tuple[int, ...]) -> Moments:
-    """Statistics of nothing yet, for elements of this shape."""
+    """Statistics without samples, for elements of this shape."""
     return Moments(jnp.zeros((), jnp.float32), jnp.zeros(shape, jnp.float32), jnp.zeros(shape, jnp.float32))
 
 
@@ -28,17 +28,17 @@ def merge(a: Moments, b: Moments) -> Moments:
     Chan, Golub and LeVeque 1983, "Algorithms for computing the sample variance".
 
     Args:
-        a: of one sample.
-        b: of another, disjoint.
+        a: statistics of one sample.
+        b: statistics of another, disjoint one.
 
     Returns:
-        Of their union.
+        The statistics of their union.
     """
     assert a.mean.shape == b.mean.shape, (a.mean.shape, b.mean.shape)
     count = a.count + b.count
     share_a, share_b = a.count / jnp.maximum(count, 1.0), b.count / jnp.maximum(count, 1.0)
     delta = b.mean - a.mean
-    # Each starts from the larger sample, so that a vanishing share leaves it untouched.
+    # Start from the larger sample, so that a vanishing share leaves it unchanged.
     a_leads = a.count >= b.count
     mean = jnp.where(a_leads, a.mean + share_b * delta, b.mean - share_a * delta)
     var_a, var_b = _variance(a), _variance(b)
@@ -53,12 +53,12 @@ def update_moments(m: Moments, x: Array, valid: Array) -> Moments:
     Chan, Golub and LeVeque 1983, "Algorithms for computing the sample variance".
 
     Args:
-        m: before it.
+        m: the statistics before.
         x: the batch [..., *shape]; all leading axes are samples.
-        valid: [...], which of them count.
+        valid: [...], which samples count.
 
     Returns:
-        After it; the same as before if nothing is valid.
+        The statistics after; unchanged if no sample is valid.
     """
     assert x.shape == (*valid.shape, *m.mean.shape), (x.shape, valid.shape, m.mean.shape)
     axes = tuple(range(valid.ndim))
@@ -70,18 +70,18 @@ def update_moments(m: Moments, x: Array, valid: Array) -> Moments:
         return jnp.sum(jnp.where(chosen, y, 0.0), axes) / jnp.maximum(count, 1.0)
 
     rough = average(x)
-    mean = rough + average(x - rough)  # the second pass takes back what rounding lost where the mean dwarfs the spread
+    mean = rough + average(x - rough)  # the second pass corrects rounding if the mean dwarfs the spread
     return faded(merge(m, Moments(count, mean, average(jnp.square(x - mean)) * count)))
 
 
 def faded(m: Moments) -> Moments:
-    """The same statistics of at most `HORIZON` samples, so that the next batch has some weight."""
+    """The same statistics with a count of at most `HORIZON`, so that the next batch has some weight."""
     held = jnp.minimum(m.count, HORIZON)
     return Moments(held, m.mean, m.m2 * (held / jnp.maximum(m.count, 1.0)))
 
 
 def std(m: Moments) -> Array:
-    """The standard deviation, in the shape of the elements; 1 before anything was counted."""
+    """The standard deviation, in the shape of the elements; 1 before the first sample."""
     return jnp.where(m.count > 0, jnp.sqrt(_variance(m)), 1.0)
 
 
@@ -91,14 +91,14 @@ def update_reward_scale(scale: RewardScale, reward: Array, boundary: Array, vali
     Engstrom et al. 2020, "Implementation matters in deep policy gradients", algorithm 1.
 
     Args:
-        scale: before it; `scale.returns` is R [B] at the end of the unroll before.
+        scale: the scale before; `scale.returns` is R [B] at the end of the previous unroll.
         reward: r_t [T, B].
         boundary: [T, B], the episode ended here: R starts again from 0.
-        valid: [T, B]; other rows do not count, and R starts again after them.
+        valid: [T, B]; invalid rows do not count, and R starts again after them.
         gamma: discount factor.
 
     Returns:
-        After it.
+        The scale after the unroll.
     """
     carried, returns = discounted_returns(scale.returns, reward, boundary, valid, gamma)
     return RewardScale(update_moments(scale.moments, returns, valid), carried)

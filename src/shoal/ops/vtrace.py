@@ -1,7 +1,7 @@
 """V-trace: values and advantages of the policy that learns, from steps of an older policy that acted.
 
 Rows, masks and the meaning of `value` are those of `ops.returns`: nothing flows back from the row after a boundary nor from an
-invalid one, and what is left of the episode there is `value[t+1]`.
+invalid one, and `value[t+1]` stands for the rest of the episode there.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from shoal.ops.returns import masks
 
 
 class VTrace(NamedTuple):
-    """What `vtrace` finds. The gradient of the policy is `min(rho_clip, rho_t) * advantage_t * grad log pi`."""
+    """The result of `vtrace`. The gradient of the policy is `min(rho_clip, rho_t) * advantage_t * grad log pi`."""
 
-    target: Array  # [T, B] vs: what the value function should be
+    target: Array  # [T, B] vs: the value function's targets
     advantage: Array  # [T, B] not yet weighted by rho: a loss with a ratio of its own must not be weighted twice
     rho: Array  # [T, B] pi / mu, not clipped; 1 where not valid
 
@@ -48,8 +48,8 @@ def vtrace(
         log_mu: log mu(a_t | s_t) of the policy that acted [T, B].
         reward, discount, value, boundary, valid, gamma: as for `returns.gae`.
         lam: the trace's decay.
-        rho_clip: the most that a temporal difference weighs; it says whose value is learnt, pi's where it is infinite.
-        c_clip: the most that a trace is carried on by: less variance, the same fixed point.
+        rho_clip: the largest weight of a temporal difference; it sets whose value is learnt: pi's if it is infinite.
+        c_clip: the largest factor of a trace: a smaller one reduces variance and keeps the fixed point.
 
     Returns:
         Targets and advantages, zero where not valid, and the ratios; all without gradient.

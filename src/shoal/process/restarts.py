@@ -48,11 +48,11 @@ def restarted(times: int, run: Callable[[Path | None, Begun], int]) -> int:
             return code
         cause = f"the main process was ended by {signal.Signals(-code).name}"
         if stopped or folder is None or left == 0:
-            hint = "" if folder is None else f"; shoal train --resume {folder} goes on"
+            hint = "" if folder is None else f"; shoal train --resume {folder} continues"
             _say(f"shoal: {cause}{hint}")
             return 1
         _log(folder, cause)
-        _say(f"{cause}: going on from the last checkpoint in {folder} ({times - left + 1} of {times} restarts)")
+        _say(f"{cause}: resuming from the last checkpoint in {folder} ({times - left + 1} of {times} restarts)")
     raise AssertionError("the last round returns")
 
 

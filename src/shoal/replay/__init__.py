@@ -1,8 +1,8 @@
-"""What is remembered and what is drawn from it: rows in rings, uniform and prioritized sampling, on arrays that it is given.
+"""Replay: rows in rings, uniform and prioritized sampling, on arrays that the caller provides.
 
-Here live plain NumPy structures without threads, ports or JAX. May import: NumPy, cpprb, `core`. You may change: anything
-that keeps what is drawn a function of (rows, seed), which resume and bit equality rest on. To add one: a sampler is a
-class with the methods of `samplers.Sampler` and one line in `make_sampler`. Looking for who inserts and draws?
+This package holds plain NumPy structures without threads, ports or JAX. May import: NumPy, cpprb, `core`. You may change:
+anything that keeps draws a function of (rows, seed), on which resume and bit equality rest. To add one: a sampler is a class
+with the methods of `samplers.Sampler` and one line in `make_sampler`. Looking for the code that inserts and draws?
 `learning.replay_update`. For memory that processes share? `runtimes.pools`. For n-step returns? `ops.q_learning`.
 """
 

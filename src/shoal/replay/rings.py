@@ -1,8 +1,8 @@
-"""Rows in rings, one ring a writer: the newest rows stay, everybody may read all of them.
+"""Rows in rings, one ring per writer: each keeps its newest rows, and all readers may read all rings.
 
-A writer announces a write before it begins and after it ends. A reader that meets one finds the rows that were being overwritten
-by comparing the two numbers, so that no lock is needed and no row is read that is half of one and half of another. What was
-announced is never taken back: rows that a dead writer may have touched count as overwritten until its successor has passed them.
+A writer announces a write before it begins and after it ends. By comparing the two numbers, a reader finds the rows that were
+being overwritten, so no lock is needed and no torn row is used. An announcement is never withdrawn: rows that a dead writer
+may have touched count as overwritten until its successor has passed them.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ BEGUN, ENDED = range(2)
 
 
 class Rings:
-    """Arrays `[rings, slots, ...]` and counters `[rings, 2]`. Ring r's row number i lies in slot `i % slots`.
+    """Arrays `[rings, slots, ...]` and counters `[rings, 2]`. Ring r's row number i is in slot `i % slots`.
 
-    Indices are flat: slot s of ring r is `r * slots + s`. One writer a ring, any readers.
+    Indices are flat: slot s of ring r is `r * slots + s`. One writer per ring, any readers.
     """
 
     def __init__(self, counters: np.ndarray, arrays: Mapping[str, np.ndarray]) -> None:
@@ -30,7 +30,7 @@ class Rings:
 
     @staticmethod
     def record(row: Record, rings: int, slots: int) -> Record:
-        """Of the memory that rings of such rows take; `over` lays them there."""
+        """Record of the memory for rings of such rows; `over` maps rings onto it."""
         fields = [Field(f"rows/{f.name}", (rings, slots, *f.shape), f.dtype) for f in row.fields]
         return Record((Field("counters", (rings, 2), "int64"), *fields))
 
@@ -44,13 +44,13 @@ class Rings:
         return {name.removeprefix("rows/"): a for name, a in views.items() if name.startswith("rows/")}
 
     def write(self, ring: int, rows: Mapping[str, np.ndarray]) -> None:
-        """Append rows `{name: [n, ...]}`. Of more than `slots` only the last stay."""
+        """Append rows `{name: [n, ...]}`. If there are more than `slots`, only the last are kept."""
         count = len(next(iter(rows.values())))
         begun = int(self._counters[ring, ENDED])
         self._counters[ring, BEGUN] = max(int(self._counters[ring, BEGUN]), begun + count)
         kept = min(count, self.slots)
         at = (begun + count - kept) % self.slots
-        before = min(kept, self.slots - at)  # the rest goes round to the start
+        before = min(kept, self.slots - at)  # the rest wraps around to the start
         for name, array in self._arrays.items():
             new = rows[name][count - kept :]
             array[ring, at : at + before] = new[:before]
@@ -58,39 +58,39 @@ class Rings:
         self._counters[ring, ENDED] = begun + count
 
     def counts(self) -> np.ndarray:
-        """[rings] rows ever written, each complete."""
+        """[rings] rows completely written so far."""
         return self._counters[:, ENDED].copy()
 
     def sizes(self) -> np.ndarray:
-        """[rings] rows that are there."""
+        """[rings] rows that are currently held."""
         sizes: np.ndarray = np.minimum(self.counts(), self.slots)
         return sizes
 
     def read(self, indices: np.ndarray, counts: np.ndarray) -> tuple[dict[str, np.ndarray], np.ndarray]:
-        """Copies of the rows at flat `indices` of any shape, and which of them are still what they were at `counts`."""
+        """Copies of the rows at flat `indices` of any shape, and a mask of those not overwritten since `counts` was taken."""
         taken = {name: np.take(a, indices, axis=0) for name, a in self._flat.items()}
-        ahead = self._counters[:, BEGUN] - counts  # rows that were written, or begun to be, since
+        ahead = self._counters[:, BEGUN] - counts  # rows whose writing has begun since
         if not ahead.any():
             return taken, np.ones(indices.shape, bool)
         ring, slot = np.divmod(indices, self.slots)
-        # A row is gone when the slots written since reach its own.
+        # A row is gone if the slots written since then reach its own.
         return taken, (slot - counts[ring]) % self.slots >= ahead[ring]
 
     def snapshot(self) -> dict[str, np.ndarray]:
-        """Copies of all that is there. Rows that were overwritten meanwhile are marked, as for a reader."""
+        """Copies of all rows and counters. Rows overwritten meanwhile are marked, as for a reader."""
         counts = self.counts()
         most = int(np.minimum(counts, self.slots).max(initial=0))
         rows = {f"rows/{name}": a[:, :most].copy() for name, a in self._arrays.items()}
-        counters = np.stack([self._counters[:, BEGUN], counts], axis=1)  # what has begun is asked last
+        counters = np.stack([self._counters[:, BEGUN], counts], axis=1)  # `BEGUN` is read last
         return {"counters": counters, "slots": np.array([self.slots]), **rows}
 
     def fits(self, arrays: Mapping[str, np.ndarray]) -> bool:
-        """Whether a snapshot is one of as many rings of the same size, so that its rows come to lie where they lay."""
+        """Whether a snapshot has the same number and size of rings, so that its rows keep their slots."""
         slots = int(arrays["slots"][0]) if "slots" in arrays else self.slots
         return (len(arrays["counters"]), slots) == (self.rings, self.slots)
 
     def restore(self, arrays: Mapping[str, np.ndarray]) -> None:
-        """Take in a snapshot. The newest rows of other rings are dealt out evenly."""
+        """Load a snapshot. If it does not fit, its newest rows are dealt out evenly over the rings."""
         if not self.fits(arrays):
             self._deal(arrays)
             return

@@ -1,7 +1,7 @@
-"""Which rows are drawn: all alike, or in proportion to their priority.
+"""Samplers: draw rows uniformly, or in proportion to their priority.
 
-A sampler knows indices and priorities and no data. Whatever it draws comes from the generator that it is handed, so that
-the same seed draws the same rows; `cpprb` alone has a generator of its own, which cannot be seeded.
+A sampler knows indices and priorities but no data. It draws from the generator that the caller passes in, so the same seed
+draws the same rows; only `cpprb` has a generator of its own, which cannot be seeded.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import numpy as np
 from shoal.core.algorithm import Replay
 from shoal.replay.sum_tree import SumTree
 
-EPSILON = 1e-6  # added to every error: a row without one is still drawn at times
+EPSILON = 1e-6  # added to every error, so that a row with error 0 is still drawn at times
 
 
 class Picked(NamedTuple):
@@ -23,16 +23,16 @@ class Picked(NamedTuple):
 
 
 class Sampler(Protocol):
-    """`sizes` [rings] says how many slots of each ring are filled; indices are flat, as in `rings`."""
+    """Draws rows. `sizes` [rings] is the number of filled slots of each ring; indices are flat, as in `rings`."""
 
     def note(self, indices: np.ndarray) -> None:
-        """These slots hold new rows."""
+        """Register that these slots hold new rows."""
 
     def draw(self, rng: np.random.Generator, sizes: np.ndarray, count: int, batch: int, beta: float) -> Picked:
-        """`count` minibatches of `batch` rows."""
+        """Draw `count` minibatches of `batch` rows."""
 
     def feedback(self, indices: np.ndarray, errors: np.ndarray) -> None:
-        """The errors of rows that were drawn. Where a row is named twice the last one counts."""
+        """Set the errors of drawn rows. If a row occurs twice, the last one counts."""
 
     def snapshot(self) -> dict[str, np.ndarray]: ...
 
@@ -44,12 +44,12 @@ def make_sampler(replay: Replay, rings: int, slots: int) -> Sampler:
         return Uniform(slots, replay.replacement)
     if replay.sampler == "seeded":
         return Prioritized(rings * slots, replay.alpha, replay.replacement)
-    assert replay.replacement, "cpprb draws with replacement alone"
+    assert replay.replacement, "cpprb draws only with replacement"
     return Cpprb(rings * slots, replay.alpha)
 
 
 class Uniform:
-    """Every row alike."""
+    """Draws every row with equal probability."""
 
     def __init__(self, slots: int, replacement: bool) -> None:
         self._slots, self._replacement = slots, replacement
@@ -63,7 +63,7 @@ class Uniform:
             drawn = rng.integers(0, total, (count, batch))
         else:
             drawn = np.stack([rng.choice(total, batch, replace=False, shuffle=False) for _ in range(count)])
-        if len(sizes) > 1:  # number i among all that are filled lies in the ring whose share of the numbers holds it
+        if len(sizes) > 1:  # convert a number among all filled slots to its ring and slot
             ends = np.cumsum(sizes)
             ring = np.searchsorted(ends, drawn, side="right")
             drawn = ring * self._slots + drawn - (ends - sizes)[ring]
@@ -80,16 +80,16 @@ class Uniform:
 
 
 class Prioritized:
-    """In proportion to `(|error| + epsilon)^alpha`; new rows get the largest that was ever seen, so that all are drawn soon.
+    """Draws in proportion to `(|error| + epsilon)^alpha`; new rows get the largest priority ever seen, so all are drawn soon.
 
-    Schaul et al. 2016, "Prioritized experience replay", https://arxiv.org/abs/1511.05952. A minibatch is drawn with one row
-    from each of `batch` equal shares of the total, as there; without replacement row after row, from what is left.
+    Schaul et al. 2016, "Prioritized experience replay", https://arxiv.org/abs/1511.05952. As in the paper, a minibatch has one
+    row from each of `batch` equal shares of the total; without replacement, rows are drawn one by one from the rest.
     """
 
     def __init__(self, size: int, alpha: float, replacement: bool) -> None:
         self._tree = SumTree(size)
         self._alpha, self._replacement = alpha, replacement
-        self._largest = 1.0  # as stored: raised to alpha
+        self._largest = 1.0  # as stored, raised to the power alpha
 
     def note(self, indices: np.ndarray) -> None:
         self._tree.set(indices, np.full(len(indices), self._largest))
@@ -100,12 +100,12 @@ class Prioritized:
             indices = self._tree.find(shares.reshape(-1)).reshape(count, batch)
         else:
             indices = np.stack([self._distinct(rng, batch) for _ in range(count)])
-        # (N p_i)^-beta over the largest of the buffer, which is that of its smallest priority.
+        # (N p_i)^-beta, divided by the largest of the buffer, which belongs to the smallest priority.
         weights: np.ndarray = (self._tree.leaves[indices] / self._tree.least()) ** -beta
         return Picked(indices, weights.astype(np.float32))
 
     def _distinct(self, rng: np.random.Generator, batch: int) -> np.ndarray:
-        """The first `batch` different rows of a long draw: the same as drawing one after another from what is left."""
+        """The first `batch` distinct rows of a long draw, which equals drawing one by one without replacement."""
         drawn = np.zeros(0, np.int64)
         while True:
             drawn = np.concatenate([drawn, self._tree.find(rng.random(2 * batch))])
@@ -127,18 +127,18 @@ class Prioritized:
 
 
 class Cpprb:
-    """The sum tree of cpprb, in C++. It draws by random numbers of its own: runs that use it do not repeat.
+    """The sum tree of cpprb, in C++. It draws with random numbers of its own, so runs that use it are not reproducible.
 
-    Here it is slower than `Prioritized` (docs/adr/0006). It does not show its priorities, so a copy is kept for checkpoints.
-    Its rows are numbered in the order in which they first came, since it draws from all up to the newest, empty or not.
+    Here it is slower than `Prioritized` (docs/adr/0006). It does not expose its priorities, so a copy is kept for checkpoints.
+    Its rows are numbered in order of first arrival, since it draws from all places up to the newest, empty or not.
     """
 
     def __init__(self, size: int, alpha: float) -> None:
         import cpprb  # late: it brings `multiprocessing` with it, and few runs use it
 
         self._buffer = cpprb.PrioritizedReplayBuffer(size, {"index": {"dtype": np.int64}}, alpha=alpha, eps=EPSILON)
-        self._place = np.full(size, -1)  # of each index in cpprb's buffer
-        self._index = np.zeros(size, np.int64)  # and the other way round
+        self._place = np.full(size, -1)  # place of each index in cpprb's buffer
+        self._index = np.zeros(size, np.int64)  # index of each place
         self._errors = np.zeros(size)  # by place
         self._filled, self._largest = 0, 1.0
 
@@ -159,7 +159,7 @@ class Cpprb:
     def draw(self, rng: np.random.Generator, sizes: np.ndarray, count: int, batch: int, beta: float) -> Picked:
         picked = Picked(np.zeros((count, batch), np.int64), np.zeros((count, batch), np.float32))
         for i in range(count):
-            drawn = self._buffer.sample(batch, beta)  # its weights lie in memory that the next call overwrites
+            drawn = self._buffer.sample(batch, beta)  # the next call overwrites the memory of its weights
             picked.indices[i], picked.weights[i] = drawn["index"][:, 0], drawn["weights"]
         return picked
 

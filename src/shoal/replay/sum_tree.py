@@ -1,18 +1,17 @@
-"""A sum tree on NumPy: levels of pair sums, walked by thousands of searches at once."""
+"""A sum tree in NumPy: levels of pair sums, searched for thousands of values at once."""
 
 from __future__ import annotations
 
 import numpy as np
 
-SMALL = 1 << 17  # leaves: adding up all of a smaller tree costs less than a few paths through it
-MANY = 256  # setting more than one leaf in so many costs less by adding up all of the tree as well
+SMALL = 1 << 17  # leaves: recomputing a whole tree up to this size costs less than updating a few paths
+MANY = 256  # setting more than one leaf in this many is also cheaper by recomputing the whole tree
 
 
 class SumTree:
     """`leaves[i]` >= 0 is the weight of i.
 
-    Every inner node is the sum of its two below and of nothing else, so that the same leaves give the same tree, whatever
-    was there before.
+    Every inner node is exactly the sum of its two children, so the same leaves give the same tree, whatever its history.
     """
 
     def __init__(self, size: int) -> None:
@@ -20,7 +19,7 @@ class SumTree:
         self._levels = [np.zeros(1 << d) for d in range(depth + 1)]  # the root first
         self.leaves = self._levels[-1][:size]
         self._size = size
-        self._smallest = -1  # the leaf of least weight among those that have any; -1 when that is not known
+        self._smallest = -1  # the leaf with the smallest positive weight; -1 if unknown
 
     @property
     def total(self) -> float:
@@ -33,7 +32,7 @@ class SumTree:
         return float(self.leaves[self._smallest]) or np.inf
 
     def set(self, indices: np.ndarray, weights: np.ndarray) -> None:
-        """Where an index is there twice the last weight counts."""
+        """Set weights. If an index occurs twice, the last weight counts."""
         before = self.least()
         self.leaves[indices] = weights
         if self.leaves[self._smallest] != before:
@@ -53,13 +52,13 @@ class SumTree:
             above[nodes] = below[2 * nodes] + below[2 * nodes + 1]
 
     def find(self, shares: np.ndarray) -> np.ndarray:
-        """The leaves at these shares (from 0 to less than 1) of the total, in the order of their indices: [n] int64."""
+        """The leaves at these shares (in [0, 1)) of the cumulative total: [n] int64."""
         rest = shares * self.total
         at = np.zeros(len(shares), np.int64)
         for level in self._levels[1:]:
             at <<= 1
             left = level[at]
-            # Rounding may leave a little more than the right side holds; where that is empty there is nothing to find.
+            # Rounding may leave slightly more than the left side holds; never go right if the right side is empty.
             right = (rest >= left) & (level[at + 1] > 0)
             rest -= left * right
             at += right
