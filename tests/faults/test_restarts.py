@@ -43,7 +43,7 @@ def test_when_no_restart_is_left_it_says_how_to_go_on(tmp_path: Path) -> None:
         run.until(lambda: "going on" in run.stderr)
         os.kill(main_process(run), signal.SIGKILL)
         assert run.end() == 1
-        assert run.stderr.splitlines()[-1].endswith(f"shoal train --resume {run.run} goes on")
+        assert run.stderr.splitlines()[-1].endswith(f"shoal train --resume {run.run} continues")
 
 
 def test_processes_are_guarded_unless_told_otherwise(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
