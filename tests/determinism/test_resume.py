@@ -80,6 +80,15 @@ def test_half_and_half_is_the_whole_bit_for_bit(case: str, tmp_path: Path) -> No
     assert rest.summary["return_mean"] == whole.summary["return_mean"], "running episodes went on, and the window"
 
 
+@pytest.mark.parametrize("algo", ["a2c", "ppo"])
+def test_without_schedules_the_budget_changes_no_bit(algo: str, tmp_path: Path) -> None:
+    settings = {**CASES["jax"], "algo": {"name": algo, "unroll": T, "final_rate": 1.0}}
+    short = train(tmp_path / "short", 5 * N, **settings)
+    long = train(tmp_path / "long", 10**9, stop_at=5 * N, **settings)
+    assert long.summary["ended"] == "stopped" and short.summary["ended"] == "budget"
+    assert long.params_hash == short.params_hash
+
+
 def test_overlap_goes_on_from_the_same_weights(tmp_path: Path) -> None:
     """With overlap the first unroll after a resume has no lag, so the bits differ; what was learnt is all there."""
     pytest.importorskip("envpool")

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import jax
 import numpy as np
 import pytest
 
@@ -13,3 +14,11 @@ def test_linear(progress: float, value: float) -> None:
 
 def test_linear_ends_exactly() -> None:
     assert float(linear(2.5e-3, 2.5e-4, 1.0)) == np.float32(2.5e-4)
+
+
+@pytest.mark.parametrize("value", [1e-3, 3e-4, 2.5e-4, 7e-4, 1e-4])
+def test_linear_between_equal_ends_is_constant(value: float) -> None:
+    """To the last bit, also early in a long budget: a constant rate must not depend on how long a run may become."""
+    shares = np.concatenate([np.linspace(0, 1, 1001), np.arange(1000) * 16e-9, 1 - np.arange(1000) * 6e-8])
+    found = jax.jit(jax.vmap(lambda share: linear(value, value, share)))(shares.astype(np.float32))
+    np.testing.assert_array_equal(found, np.float32(value))

@@ -52,10 +52,9 @@ signal.pause()
 LEAVE = (
     HOLD
     + """
-child = os.fork()
-if child == 0:
+if os.fork() == 0:
+    print(os.getpid(), flush=True)  # the child itself: what it does right after the fork is done by now
     signal.pause()
-print(child, flush=True)
 sys.stdin.read()
 """
 )

@@ -10,6 +10,8 @@ from shoal.core.trajectory import Array
 def linear(start: float | Array, end: float | Array, progress: float | Array) -> Array:
     """From `start` to `end` on a straight line; it stays at the ends outside of them.
 
+    Exact at both ends, and everywhere if they are equal: a constant rate is the same number whatever the budget.
+
     Args:
         start: value at progress 0.
         end: value at progress 1.
@@ -19,4 +21,4 @@ def linear(start: float | Array, end: float | Array, progress: float | Array) ->
         [] the value now.
     """
     share = jnp.clip(progress, 0.0, 1.0)
-    return start * (1.0 - share) + end * share
+    return jnp.where(share < 1.0, start + (end - start) * share, end)
