@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +42,20 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {  # {case: (settings,
     "ga3c": ({"topology": GA3C, "runtime": "threads", "algo": A2C}, {"envs": 2}),
     "shared_params": ({"topology": SHARED, "runtime": "processes", "algo": A2C}, {"envs": 8, "actors": 1}),
     "dyna": ({"topology": "dyna", "runtime": "threads", "algo": {**DQN, **DYNA, "name": "dyna_q"}}, {"envs": 8}),
+    "another consistency": ({"topology": SHARED, "algo": A2C}, {"topology": {"consistency": "gossip"}}),
+    "fewer pushes": (
+        {"topology": {**SHARED, "push_every": 1}, "algo": DQN, "report_every": 1},
+        {"topology": {"push_every": 4}},
+    ),
+    "one replay for all": (
+        {"topology": {**SHARED, "replay": "local"}, "algo": DQN, "report_every": 1},
+        {"topology": {"replay": "global"}},
+    ),
+    "a replay each": (
+        {"topology": {**SHARED, "replay": "global"}, "algo": DQN, "report_every": 1},
+        {"topology": {"replay": "local"}},
+    ),
+    "one learner for all": ({"topology": SHARED, "algo": DQN, "actors": 1}, {"topology": "sync"}),
     "another topology": ({"topology": "sync", "algo": DQN}, {"topology": SHARED, "actors": 3}),
 }
 
@@ -130,7 +145,7 @@ def test_the_same_sizes_say_nothing_and_keep_everything(tmp_path: Path) -> None:
     ("changes", "told"),
     [
         ({"net": {"hidden": (16,)}}, r"'params/.*' \(weights\) has shape .* --net.hidden was \[8\] and is \[16\]"),
-        ({"algo": {"normalise_obs": False}}, r"'obs/.*no place: --algo.normalise-obs was True and is False"),
+        ({"algo": {"normalise_obs": False}}, r"'obs/.*does not use: --algo.normalise-obs was True and is False"),
         (
             {"algo": {"name": "a2c", "unroll": T}},
             r"--algo is 'a2c': this run was trained by 'ppo', .*--from .*run begins",
@@ -165,6 +180,25 @@ def test_a_checkpoint_without_settings_still_goes_on(tmp_path: Path) -> None:
     other = resolve("CartPole-v1", _loose(half, net={"name": "actor_critic", "hidden": (16,)}))
     with pytest.raises(BadInput, match="leave the settings of --net and --algo as they were"):
         make_blueprint(other, old, None)
+
+
+@pytest.mark.parametrize("algo", [A2C, {**DQN, "replay": "prioritized"}])
+def test_workers_of_another_size_begin_again_and_that_is_said(algo: dict[str, Any], tmp_path: Path) -> None:
+    """As earlier versions wrote them, which may have chosen other defaults or noted no settings."""
+    kind = {**SHARED, "replay": "local"}
+    half = stopped(tmp_path / "run", topology=kind, algo=algo, report_every=1)
+    loaded = Checkpoints(half.folder.checkpoints).load("last")
+    old = loaded._replace(meta={k: v for k, v in loaded.meta.items() if k != "config"})
+    stored = half.folder.read_config()["topology"]
+    other = {"replay": "global"} if algo["name"] == "dqn" else {"consistency": "gossip"}
+    for topology, lines in ((stored, 0), ({**stored, **other}, 1)):
+        plan = resolve("CartPole-v1", _loose(half, topology=topology))
+        blueprint = make_blueprint(plan, old, None)
+        assert "worker-1" in blueprint.snapshots
+        program = plan.topology_class(plan.topology).program(blueprint)
+        assert len(program.notes) == lines and all("begin again" in note for note in program.notes)
+        built = next(role.build for role in program.roles if role.name == "worker-1")
+        assert isinstance(built, partial) and ("worker-1" in built.args[2].snapshots) == (not lines)
 
 
 def test_a_budget_that_is_spent_asks_for_no_update(tmp_path: Path) -> None:

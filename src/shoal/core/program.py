@@ -200,6 +200,7 @@ class Program:
     whole: Any = None  # what `fused` compiles instead of running roles; None if the topology cannot be fused
     # The function that an actor's helper processes run, if a runtime gives it several; its argument is their communicator.
     helper: Callable[[Any], None] | None = None
+    notes: tuple[str, ...] = ()  # lines for the user: what a resumed run could not take over
 
     @property
     def requires(self) -> frozenset[str]:

@@ -60,14 +60,24 @@ def parts_to_go_on_from(plan: Plan, loaded: Loaded, say: Say) -> dict[str, dict[
         parts.setdefault(part, {})[leaf] = array
     before, now = _config_of(loaded), _plain(plan.as_dict())
     changed = [(f"--{name}", before[name], now[name]) for name in SIZES if before and before[name] != now[name]]
-    if before and before["topology"]["name"] != now["topology"]["name"]:
-        changed.append(("--topology", before["topology"]["name"], now["topology"]["name"]))
+    changed += _changes_of_topology(before.get("topology", {}), now["topology"])
     if not changed:
         return parts
     words = ", ".join(f"{flag} {new} instead of {old}" for flag, old, new in changed)
     say(f"resumed with {words}: environments and running episodes begin again")
     lasting = loaded.meta.get("lasting", OLD_LASTING)
     return {name: arrays for name, arrays in parts.items() if name in lasting}
+
+
+def _changes_of_topology(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[tuple[str, Any, Any]]:
+    """(flag, old value, new value) of its name, or else of every setting that both know: sizes of parts depend on them."""
+    if before.get("name", now["name"]) != now["name"]:
+        return [("--topology", before["name"], now["name"])]
+    return [
+        (f"--topology.{name.replace('_', '-')}", before[name], value)
+        for name, value in now.items()
+        if name in before and before[name] != value
+    ]
 
 
 def with_replay(blueprint: Blueprint, loaded: Loaded, say: Say) -> Blueprint:

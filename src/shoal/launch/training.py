@@ -142,6 +142,8 @@ class Training:
             if isinstance(self.blueprint.algorithm.experience, Replay) and not is_saved(self.blueprint):
                 size = replay_bytes(self.blueprint) / 2**30
                 self._say(f"checkpoints leave the replay out: {size:.1f} GiB, more than --algo.save-limit")
+            for note in program.notes:
+                self._say(note)
             sink = stack.enter_context(contextlib.closing(open_sinks(settings.sinks, self.folder, config, self._alert)))
             self._sink, self._panel, self._stop = sink, panel, stop
             stop.on_abort(panel.close)

@@ -147,7 +147,8 @@ class ReplayMemory:
                 return
         prefix = "sampler/"
         saved = {n.removeprefix(prefix): a for n, a in arrays.items() if n.startswith(prefix)}
-        if saved.keys() == self._sampler.snapshot().keys():  # else it is another kind of sampler
+        alike = saved.keys() == self._sampler.snapshot().keys()  # else it is another kind of sampler
+        if alike and "seen" in arrays and arrays["seen"].shape == self._seen.shape:  # else the rings are others
             self._seen[...] = arrays["seen"]
             self._sampler.restore(saved)
 
@@ -213,7 +214,8 @@ class ReplayUpdate:
         self.memory = memory or ReplayMemory(blueprint)
         if REPLAY in blueprint.snapshots:
             arrays = blueprint.snapshots[REPLAY]
-            self._owed = int(arrays["owed"][0])
+            if "owed" in arrays:  # else from workers, each of which keeps its own count
+                self._owed = int(arrays["owed"][0])
             self.memory.restore(arrays)
 
     def compile(self, state: LearnerState, acted: Any, lanes: int) -> None:

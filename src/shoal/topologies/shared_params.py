@@ -25,7 +25,7 @@ from shoal.core.program import PoolSpec, PortSpec, Program, RoleSpec, RosterSpec
 from shoal.core.telemetry import NewsFormat, metric_name
 from shoal.core.trajectory import as_trajectory
 from shoal.learning.compiled_update import compiled_update
-from shoal.learning.replay_update import blank_minibatches, replay_of, row_record, shared_out
+from shoal.learning.replay_update import REPLAY, blank_minibatches, replay_of, row_record, shared_out
 from shoal.learning.shared_layout import SharedLayout
 from shoal.learning.soundness import SOUND
 from shoal.learning.weight_exchange import gradient_record
@@ -69,6 +69,7 @@ class SharedParamsTopology:
         layout = SharedLayout(blueprint.algorithm, config.share_moments(blueprint))
         workers = tuple(f"worker-{i}" for i in range(blueprint.actors))
         self._check(blueprint, layout)
+        blueprint, notes = self._fitting(blueprint, layout)
         news = NewsFormat((*loss_names(blueprint), *OWN_METRICS), blueprint.unroll * blueprint.envs)
         ports: dict[str, PortSpec] = {
             "roster": RosterSpec(workers=workers, watcher="monitor", start=blueprint.start, end=blueprint.updates),
@@ -113,7 +114,22 @@ class SharedParamsTopology:
         roles += [
             RoleSpec(name=name, build=partial(Shard, blueprint, i), kind="shard") for i, name in enumerate(servers)
         ]
-        return Program(roles=tuple(roles), ports=ports)
+        return Program(roles=tuple(roles), ports=ports, notes=notes)
+
+    def _fitting(self, blueprint: Blueprint, layout: SharedLayout) -> tuple[Blueprint, tuple[str, ...]]:
+        """`blueprint` without workers' parts of other sizes, which older versions may have saved; and a line that says so."""
+        rings = blueprint.actors if self.config.replay == "global" else 1
+        fits = all(
+            (name != f"worker-{i}" or arrays["own"].size == layout.own_size)
+            and (name != f"{REPLAY}-{i}" or arrays["seen"].size == rings)
+            for i in range(blueprint.actors)
+            for name, arrays in blueprint.snapshots.items()
+        )
+        if fits:
+            return blueprint, ()
+        kept = {name: arrays for name, arrays in blueprint.snapshots.items() if name == REPLAY}
+        note = "the checkpoint's workers have parts of another size: environments and running episodes begin again"
+        return replace(blueprint, snapshots=kept), (note,)
 
     def _check(self, blueprint: Blueprint, layout: SharedLayout) -> None:
         config = self.config
