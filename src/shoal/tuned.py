@@ -179,6 +179,27 @@ TUNED: dict[tuple[str, str], Settings] = {
         },
         "net": {"hidden": [64, 64], "activation": "relu"},
     },
+    ("Pendulum-v1", "td3"): {
+        "steps": 12_000,
+        "actors": 1,
+        "total_envs": 4,
+        "algo": {"learning_rate": 2e-3, "unroll": 16, "batch_size": 64, "tau": 0.01, "warmup": 500, "capacity": 50_000},
+        "net": {"hidden": [64, 64]},
+    },
+    ("Pendulum-v1", "sac"): {
+        "steps": 12_000,
+        "actors": 1,
+        "total_envs": 4,
+        "algo": {"learning_rate": 2e-3, "unroll": 16, "batch_size": 64, "tau": 0.01, "warmup": 500, "capacity": 50_000},
+        "net": {"hidden": [64, 64]},
+    },
+    ("Pendulum-v1", "ddpg"): {
+        "steps": 12_000,
+        "actors": 1,
+        "total_envs": 4,
+        "algo": {"learning_rate": 2e-3, "unroll": 16, "batch_size": 64, "tau": 0.01, "warmup": 500, "capacity": 50_000},
+        "net": {"hidden": [64, 64]},
+    },
     ("*", "dyna_q"): {
         "steps": 1_000_000,
         "actors": 2,
