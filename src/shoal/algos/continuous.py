@@ -144,9 +144,10 @@ class ContinuousControl(OffPolicy[C, N]):
     def policy_loss(self, params: Params, critic: Params, obs: Array, key: Array) -> tuple[Array, dict[str, Array]]:
         """The loss of all groups but the critics, and metrics."""
 
+    @property
     @abc.abstractmethod
-    def due(self, state: LearnerState) -> Array | None:
-        """[] bool: this gradient moves the policy; None where each does."""
+    def delay(self) -> int:
+        """Gradients of the critics for each of the policy, and for each move of the targets."""
 
     def gradients(self, state: LearnerState, minibatch: Drawn, key: Array) -> tuple[Params, Feedback]:
         """The policy's gradient is made of the critics before their step; both are clipped by themselves."""
@@ -169,13 +170,15 @@ class ContinuousControl(OffPolicy[C, N]):
             )
             return found
 
-        due, moved = self.due(state), None
-        if due is None:
+        moved = None
+        if self.delay == 1:
             other_grads, metrics = policy(others)
         else:
+            due = (state.step + 1) % self.delay == 0
             nothing = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), jax.eval_shape(policy, others))
             other_grads, metrics = jax.lax.cond(due, policy, lambda _: nothing, others)
             moved = jnp.stack([jnp.asarray(True), *[due] * len(others)])
+            metrics = {name: self.delay * value for name, value in metrics.items()}  # so that means over all are right
         grads, norms = {}, []
         for name, part in {"critic": critic_grads, **other_grads}.items():
             grads[name], norm = losses.clip_by_global_norm(part, self.config.max_grad_norm)
@@ -183,6 +186,10 @@ class ContinuousControl(OffPolicy[C, N]):
         metrics = {"value": loss, "q": q, "td": jnp.mean(jnp.abs(td)), **metrics}
         metrics["grad_norm"] = jnp.sqrt(jnp.sum(jnp.square(jnp.stack(norms))))
         return grads, Feedback(metrics, jnp.asarray(False), jax.lax.stop_gradient(td), moved)
+
+    def settle(self, state: LearnerState, params: Params) -> LearnerState:
+        """The targets move with the policy."""
+        return self.followed(state, params, self.delay, self.config.tau)
 
 
 class AdamState(NamedTuple):

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, final
 
 from shoal.algos.deterministic import Deterministic, DeterministicConfig
-from shoal.core.algorithm import LearnerState, Params
+from shoal.core.algorithm import LearnerState
 from shoal.core.config import NonNegativeFloat
 from shoal.core.trajectory import Array, Transitions
 from shoal.ops import continuous_control
@@ -41,8 +41,6 @@ class DDPG(Deterministic[DDPGConfig]):
         action = self.net.policy(old["policy"], rows.next_obs)
         return continuous_control.q_target(rows.reward, rows.discount, self.net.q(old["critic"], rows.next_obs, action))
 
-    def due(self, state: LearnerState) -> Array | None:
-        return None
-
-    def settle(self, state: LearnerState, params: Params) -> LearnerState:
-        return self.followed(state, params, 1, self.config.tau)
+    @property
+    def delay(self) -> int:
+        return 1

@@ -90,8 +90,6 @@ class SAC(ContinuousControl[SACConfig, SquashedGaussianNet]):
         metrics = {"policy": loss, "policy/entropy": -jnp.mean(log_pi), "policy/temperature": alpha}
         return loss + adapting, metrics
 
-    def due(self, state: LearnerState) -> Array | None:
-        return None
-
-    def settle(self, state: LearnerState, params: Params) -> LearnerState:
-        return self.followed(state, params, 1, self.config.tau)
+    @property
+    def delay(self) -> int:
+        return 1

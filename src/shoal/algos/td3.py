@@ -11,10 +11,9 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, final
 
 import jax
-import jax.numpy as jnp
 
 from shoal.algos.deterministic import Deterministic, DeterministicConfig
-from shoal.core.algorithm import LearnerState, Params
+from shoal.core.algorithm import LearnerState
 from shoal.core.config import NonNegativeFloat, Positive
 from shoal.core.trajectory import Array, Transitions
 from shoal.ops import continuous_control
@@ -49,9 +48,6 @@ class TD3(Deterministic[TD3Config]):
         action = continuous_control.smoothed_action(action, noise, self.config.smoothing, self.config.smoothing_limit)
         return continuous_control.q_target(rows.reward, rows.discount, self.net.q(old["critic"], rows.next_obs, action))
 
-    def due(self, state: LearnerState) -> Array | None:
-        delay = self.config.policy_delay
-        return None if delay == 1 else jnp.asarray((state.step + 1) % delay == 0)
-
-    def settle(self, state: LearnerState, params: Params) -> LearnerState:
-        return self.followed(state, params, self.config.policy_delay, self.config.tau)
+    @property
+    def delay(self) -> int:
+        return self.config.policy_delay
