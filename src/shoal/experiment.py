@@ -21,6 +21,7 @@ from shoal.core.errors import BadInput, nearest
 from shoal.core.spec import EnvSpec
 from shoal.envs.source import EnvSource, Source, find
 from shoal.nets.actor_critic import ActorCritic
+from shoal.nets.continuous import CONTINUOUS_NETS
 from shoal.nets.q_network import QNetwork
 from shoal.process.limits import core_quota
 from shoal.runtimes import RUNTIMES
@@ -29,7 +30,7 @@ from shoal.topologies import TOPOLOGIES
 from shoal.tuned import tuned
 
 AXES = ("algo", "topology", "runtime", "net")
-NETS: dict[str, Any] = {"actor_critic": ActorCritic, "q_network": QNetwork}
+NETS: dict[str, Any] = {"actor_critic": ActorCritic, "q_network": QNetwork, **CONTINUOUS_NETS}
 # Attributes that a user's own class must declare besides its Config, and where they are documented.
 DECLARED = {
     "algorithm": ("about", "net_name", "usual_topology", "topologies", "replays"),
@@ -56,7 +57,8 @@ class Settings:
     """where the roles run: a name (`shoal runtimes`); by default threads, or processes for environments written in Python and for
     several workers that each learn from a replay"""
     net: str | None = None
-    """net of the algorithm: actor_critic, q_network, or an import path pkg.module:Class; by default the one it needs"""
+    """net of the algorithm: actor_critic, q_network, deterministic, squashed_gaussian, or an import path pkg.module:Class;
+    by default the one it needs"""
     backend: Literal["auto", "envpool", "gymnasium", "jax"] = "auto"
     """library that steps the environments: EnvPool if it has the id, else Gymnasium; jax for JAX-native ones (fused uses it)"""
     actors: Positive | None = None

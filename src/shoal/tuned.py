@@ -13,6 +13,45 @@ Settings = dict[str, Any]
 # The net of A3C (Mnih et al. 2016): a third of the cost of the Nature net, and as good a player of the easier games.
 SMALL_CONV: Settings = {"hidden": [256], "activation": "relu", "shared": True, "conv": ["16x8/4", "32x4/2"]}
 
+# Continuous control from a replay. Small nets where they do: an update costs a tenth of that of the papers' nets.
+PENDULUM: Settings = {
+    "steps": 12_000,
+    "actors": 1,
+    "total_envs": 4,
+    "algo": {"learning_rate": 2e-3, "unroll": 16, "batch_size": 64, "tau": 0.01, "warmup": 500, "capacity": 50_000},
+    "net": {"hidden": [64, 64]},
+}
+LUNAR_LANDER: Settings = {
+    "steps": 200_000,
+    "actors": 1,
+    "total_envs": 8,
+    "algo": {
+        "learning_rate": 1e-3,
+        "unroll": 16,
+        "batch_size": 64,
+        "tau": 0.01,
+        "updates_per_step": 0.5,
+        "n_step": 3,
+        "warmup": 2_000,
+        "reward_scale": 0.1,
+    },
+    "net": {"hidden": [64, 64]},
+}
+CONTINUOUS: Settings = {
+    "steps": 1_000_000,
+    "actors": 1,
+    "total_envs": 8,
+    "algo": {
+        "learning_rate": 1e-3,
+        "batch_size": 128,
+        "updates_per_step": 0.5,
+        "warmup": 5_000,
+        "capacity": 500_000,
+        "normalise_obs": True,
+    },
+    "net": {"hidden": [128, 128], "layer_norm": True},
+}
+
 TUNED: dict[tuple[str, str], Settings] = {
     ("LunarLander-v3", "ppo"): {
         "steps": 614_400,
@@ -179,6 +218,31 @@ TUNED: dict[tuple[str, str], Settings] = {
         },
         "net": {"hidden": [64, 64], "activation": "relu"},
     },
+    ("Pendulum-v1", "td3"): PENDULUM,
+    ("Pendulum-v1", "sac"): PENDULUM,
+    ("Pendulum-v1", "ddpg"): PENDULUM,
+    # Rewards come from the flag alone: only noise that pushes one way for a while gets there.
+    ("MountainCarContinuous-v0", "sac"): {
+        "steps": 30_000,
+        "actors": 1,
+        "total_envs": 4,
+        "algo": {
+            "learning_rate": 1e-3,
+            "unroll": 16,
+            "batch_size": 128,
+            "tau": 0.01,
+            "warmup": 4_000,
+            "warmup_noise": "ar1",
+            "capacity": 50_000,
+            "reward_scale": 0.1,
+        },
+        "net": {"hidden": [64, 64]},
+    },
+    ("LunarLanderContinuous-v3", "sac"): LUNAR_LANDER,
+    ("LunarLanderContinuous-v3", "td3"): LUNAR_LANDER,
+    ("*", "ddpg"): CONTINUOUS,
+    ("*", "td3"): CONTINUOUS,
+    ("*", "sac"): CONTINUOUS,
     ("*", "dyna_q"): {
         "steps": 1_000_000,
         "actors": 2,

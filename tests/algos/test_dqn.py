@@ -263,7 +263,7 @@ class TestActing:
     def test_epsilon_falls_over_its_share_of_the_budget(self, progress: float, epsilon: float) -> None:
         algorithm = make(epsilon_start=0.8, epsilon_end=0.2, explore=0.25)
         state = begin(algorithm)._replace(progress=jnp.float32(progress))
-        assert float(algorithm.actor_state(state).epsilon) == pytest.approx(epsilon)
+        assert float(algorithm.actor_state(state).explore["epsilon"]) == pytest.approx(epsilon)
         best = self.actions(algorithm, state, 0.0, 1)
         others = (self.actions(algorithm, state, 1.0, 600) != best).mean()
         assert others == pytest.approx(epsilon * (ACTIONS - 1) / ACTIONS, abs=0.06)

@@ -30,6 +30,9 @@ class Good(gymnasium.Env):
 class OddSpace(Good):
     observation_space = gymnasium.spaces.Text(5)
 
+class Unbounded(Good):
+    action_space = gymnasium.spaces.Box(-np.inf, np.inf, (2,), np.float32)
+
 class NoReset(Good):
     def reset(self, *, seed=None, options=None):
         raise ValueError("no level file")
@@ -113,7 +116,12 @@ CASES = {
     "CartPole-v1 --sinks jsonl,nope": ["'nope'", "tensorboard"],
     "CartPole-v1 --topology sync --runtime fused": ["'sync'", "'fused'"],
     "CartPole-v1 --runtime fused --actors 2": ["--actors is 2", "fused"],
-    "CartPole-v1 --algo dqn --runtime fused": ["fused has no replay", "threads"],
+    "CartPole-v1 --algo dqn --runtime fused --algo.replay prioritized": ["'prioritized'", "fused", "threads"],
+    "CartPole-v1 --algo td3": ["CartPole-v1", "Discrete", "dqn or ppo"],
+    "Pendulum-v1 --algo sac --net actor_critic": ["ActorCritic", "critics"],
+    "Pendulum-v1 --algo sac --algo.updates-per-step 1e-5": ["--algo.updates-per-step is 1e-05", "0.001"],
+    "Pendulum-v1 --algo td3 --steps 400": ["--algo.warmup is 500", "--steps 400"],
+    "own_envs:Unbounded --algo td3": ["own_envs:Unbounded", "no finite bounds", "--algo.action-scale"],
     "CartPole-v1 --algo dqn --algo.capacity 1000000000000": ["--algo.capacity is 1000000000000", "GiB are free"],
     "CartPole-v1 --algo dqn --algo.capacity 100": ["--algo.batch-size is 128", "--algo.capacity 100"],
     "CartPole-v1 --algo dqn --algo.n-step 9": ["--algo.n-step is 9", "--algo.unroll 8"],
@@ -121,7 +129,7 @@ CASES = {
     "CartPole-v1 --algo dqn --algo.replay best": ["--algo.replay is 'best'", "prioritized"],
     "CartPole-v1 --algo dqn --net actor_critic": ["ActorCritic", "q_network"],
     "CartPole-v1 --algo ppo --net q_network": ["QNetwork", "actor_critic"],
-    "Pendulum-v1 --algo dqn": ["Pendulum-v1", "Continuous", "Discrete"],
+    "Pendulum-v1 --algo dqn": ["Pendulum-v1", "Continuous", "Discrete", "td3"],
     "LunarLander-v3 --runtime fused": ["LunarLander-v3", "JAX"],
     "own_envs:Good --runtime fused": ["own_envs:Good"],
     "CartPole-v1 --out used": ["'used'", "a run", "--resume"],

@@ -113,8 +113,12 @@ def test_gradients_one_by_one_on_shards_are_an_update(optimiser: str) -> None:
     gradient = np.zeros(layout.slice_size(shards) * shards, np.float32)
     gradient[: layout.size] = steps.gradient(taken, 0).vector
     rows = layout.to_shards(layout.pack(state), shards)
-    pieces = zip(rows, gradient.reshape(shards, -1), strict=True)
-    served = np.stack([layout.apply_slice(row, piece, progress) for row, piece in pieces])
+    served = np.stack(
+        [
+            layout.apply_slice(layout.group_slice(i, shards), row, piece, progress, np.ones(1, bool))
+            for i, (row, piece) in enumerate(zip(rows, gradient.reshape(shards, -1), strict=True))
+        ]
+    )
     np.testing.assert_allclose(layout.from_shards(served), layout.pack(whole), rtol=2e-5, atol=1e-7)
 
 

@@ -34,10 +34,15 @@ APART = {  # {topology: the largest lag that can be}
     "shared_params": 2 * UPDATES,
 }
 CARRIES = {"dyna": "dyna_q", "ga3c": "a2c"}  # {topology: an algorithm that it takes}, where that is not ppo
+CONTINUOUS = ("ddpg", "sac", "td3")
 ONE_GRADIENT = ("a2c", "reinforce")  # a batch: what ga3c takes
 OWN: dict[str, dict[str, Any]] = {
     "ppo": {"batch_size": 16, "epochs": 2},
     "dqn": {"batch_size": 16, "warmup": 20, "capacity": 100, "replay": "prioritized", "n_step": 3},
+    **{
+        name: {"batch_size": 16, "warmup": 20, "capacity": 200, "updates_per_step": 0.25}
+        for name in ("ddpg", "sac", "td3")
+    },
     "dyna_q": {"batch_size": 16, "warmup": 20, "capacity": 100, "starts": 8, "horizon": 3, "model_hidden": (8,)},
 }
 CELLS = list(product(TOPOLOGIES, [name for name in RUNTIMES if name != "mpi"]))  # under mpiexec: tests/mpi
@@ -51,7 +56,7 @@ def train(out: Path, topology: str, runtime: str, algo: str = "ppo", **settings:
     actors = 1 if runtime == "fused" else 2
     own: dict[str, Any] = OWN.get(algo, {})
     return shoal.train(
-        "CartPole-v1",
+        "Pendulum-v1" if algo in CONTINUOUS else "CartPole-v1",
         algo={"name": algo, "unroll": T, **own},
         net={"hidden": (16,)},
         topology={
@@ -128,10 +133,16 @@ def test_an_algorithm_that_does_not_fit_a_topology(algo: str, topology: str, tol
     assert not (tmp_path / "run").exists()
 
 
-def test_fused_has_no_replay(tmp_path: Path) -> None:
-    with pytest.raises(BadInput, match="fused has no replay"):
+def test_fused_draws_uniformly(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match="--runtime fused draws uniformly"):
         train(tmp_path, "sequential", "fused", "dqn")
     assert not (tmp_path / "run").exists()
+
+
+def test_fused_learns_from_a_replay(tmp_path: Path) -> None:
+    run = train(tmp_path, "sequential", "fused", "td3")
+    check(run)
+    assert int(run._loaded().arrays["state/step"]) > 0
 
 
 @pytest.mark.slow

@@ -29,6 +29,7 @@ from shoal.core.algorithm import (
     Minibatches,
     Moments,
     Optimiser,
+    ParamGroup,
     Params,
     Replay,
     Task,
@@ -147,6 +148,10 @@ class DynaQ:
     def optimiser(self) -> Optimiser:
         return self.dqn.optimiser
 
+    @property
+    def groups(self) -> tuple[ParamGroup, ...]:
+        return self.dqn.groups
+
     def rate(self, state: LearnerState) -> Array:
         return self.dqn.rate(state)
 
@@ -250,8 +255,8 @@ class DynaQ:
         choose_key, member_key, act_key = jax.random.split(key, 3)
         obs = self._begin(params, scales, actor, candidates, choose_key, explorer)
         n = obs.shape[0]
-        assert actor.epsilon is not None
-        strays = actor._replace(epsilon=jnp.maximum(actor.epsilon, self.config.straying))
+        epsilon = jnp.maximum(actor.explore["epsilon"], self.config.straying)
+        strays = actor._replace(explore={**actor.explore, "epsilon": epsilon})
         member = jax.random.randint(member_key, (n,), 0, self.model.members)  # a branch follows one member's beliefs
 
         def step(carry: tuple[Array, Array], key: Array) -> tuple[tuple[Array, Array], Any]:

@@ -17,6 +17,7 @@ from shoal.core.algorithm import (
     LearnerState,
     Minibatches,
     Optimiser,
+    ParamGroup,
     Params,
     RewardScale,
     Task,
@@ -136,6 +137,10 @@ class OnPolicy(abc.ABC, Generic[C]):
     @property
     @abc.abstractmethod
     def optimiser(self) -> Optimiser: ...
+
+    @property
+    def groups(self) -> tuple[ParamGroup, ...]:
+        return ()
 
     @abc.abstractmethod
     def loss(self, params: Params, state: LearnerState, batch: Batch) -> tuple[Array, dict[str, Array]]: ...

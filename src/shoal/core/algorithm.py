@@ -47,7 +47,7 @@ class ActorState(NamedTuple):
     params: Params  # the policy's; the value's stay with the learner
     obs_mean: Array | None
     obs_scale: Array | None
-    epsilon: Array | None = None  # [] how often to act at random, where noise is not the policy's own
+    explore: dict[str, Array] = {}  # noqa: RUF012  # [] each: the algorithm's own exploration, logged as explore/<name>
 
 
 class Feedback(NamedTuple):
@@ -56,6 +56,14 @@ class Feedback(NamedTuple):
     metrics: dict[str, Array]  # scalars
     stop: Array  # [] bool: no further minibatch of this update should be applied
     td: Array | None = None  # [N] the errors of what was drawn from a replay: its next priorities
+    moved: Array | None = None  # [groups] bool: parameter groups that this gradient moves; None is all of them
+
+
+class ParamGroup(NamedTuple):
+    """Params under one top-level name, as if they had an optimiser of their own: own rate, moved by some gradients only."""
+
+    name: str
+    factor: float = 1.0  # of the learning rate
 
 
 class Unrolls(NamedTuple):
@@ -150,10 +158,17 @@ class Algorithm(Protocol):
     @property
     def optimiser(self) -> Optimiser: ...
 
+    @property
+    def groups(self) -> tuple[ParamGroup, ...]:
+        """One for each top-level name of the params, in sorted order; () treats all params alike.
+
+        A gradient that leaves a group out (`Feedback.moved`) touches neither its params nor its moments.
+        """
+
     def init(self, key: Array) -> LearnerState: ...
 
     def rate(self, state: LearnerState) -> Array:
-        """The learning rate now."""
+        """The learning rate now, before the factors of `groups`."""
 
     def actor_state(self, state: LearnerState) -> ActorState: ...
 

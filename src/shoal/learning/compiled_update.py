@@ -12,6 +12,7 @@ import jax.numpy as jnp
 from shoal.core.algorithm import ActorState, Algorithm, LearnerState
 from shoal.core.telemetry import is_maximum
 from shoal.core.trajectory import Array, Trajectory
+from shoal.learning.groups import held, stepped
 from shoal.learning.minibatches import all_parts, samples_of
 from shoal.learning.soundness import SOUND, sound, unspoilt
 from shoal.ops.shuffle import shuffled
@@ -66,7 +67,7 @@ def sweep(algorithm: Algorithm, state: LearnerState, batch: Any, key: Array) -> 
     def minibatch(carry: tuple[LearnerState, Array], part: Any) -> tuple[tuple[LearnerState, Array], Any]:
         state, before = carry
         grads, feedback = algorithm.gradients(state, *part)
-        following = apply(algorithm, state, grads)
+        following = apply(algorithm, state, grads, feedback.moved)
         stopped = before | feedback.stop
         following = jax.tree.map(lambda new, old: jnp.where(stopped, old, new), following, state)
         return (following, stopped), (feedback.metrics, ~before)
@@ -88,9 +89,10 @@ def sweep(algorithm: Algorithm, state: LearnerState, batch: Any, key: Array) -> 
     return state, {name: of_counted(name, found) for name, found in metrics.items()}
 
 
-def apply(algorithm: Algorithm, state: LearnerState, grads: Any) -> LearnerState:
-    """Apply gradients by the optimiser, then `settle`."""
+def apply(algorithm: Algorithm, state: LearnerState, grads: Any, moved: Array | None = None) -> LearnerState:
+    """Apply gradients by the optimiser, then `settle`. `moved` is the mask in the `Feedback` of `gradients`."""
     updates, moments = algorithm.optimiser.update(grads, state.moments, state.params)
-    rate = algorithm.rate(state)
-    params = jax.tree.map(lambda p, u: p - rate * u, state.params, updates)
+    params = stepped(algorithm.groups, state.params, updates, algorithm.rate(state))
+    if moved is not None:
+        params, moments = held(algorithm.groups, moved, (params, moments), (state.params, state.moments))
     return algorithm.settle(state._replace(moments=moments), params)

@@ -26,6 +26,7 @@ class Gradient(NamedTuple):
     vector: np.ndarray  # flat, in the order of the params
     metrics: dict[str, float]
     stop: bool  # neither this nor a further gradient of the unroll should be applied
+    moved: np.ndarray | None = None  # [groups] bool: parameter groups that it moves; None is all of them
 
 
 class GradientSteps(Protocol):
@@ -45,7 +46,7 @@ class GradientSteps(Protocol):
 class CompiledSteps(NamedTuple):
     prepare: Any  # (state, acted, trajectory, key data, progress) -> (state, batch)
     cut: Any  # (state, batch, key data, epoch, part) -> (flat gradient, metrics, stop)
-    drawn: Any  # (state, Drawn, key data) -> (flat gradient, metrics, errors)
+    drawn: Any  # (state, Drawn, key data) -> (flat gradient, metrics, errors, groups that it moves)
     settle: Any  # (state, params) -> state
 
 
@@ -59,7 +60,7 @@ def compiled_steps(algorithm: Algorithm) -> CompiledSteps:
 
     def drawn(state: LearnerState, minibatch: Any, key: Array) -> Any:
         grads, feedback = algorithm.gradients(state, minibatch, jax.random.wrap_key_data(key))
-        return flat(grads), feedback.metrics, feedback.td
+        return flat(grads), feedback.metrics, feedback.td, feedback.moved
 
     cut = partial(_cut, algorithm)
     return CompiledSteps(jax.jit(prepare), jax.jit(cut), jax.jit(drawn), jax.jit(algorithm.settle))
@@ -158,9 +159,9 @@ class ReplayGradients:
     def gradient(self, state: LearnerState, index: int) -> Gradient:
         drawn = jax.tree.map(lambda x: np.asarray(x)[index], self._batch.drawn)
         key = key_data(self._seed, LEARNING, self._version, index)
-        vector, metrics, errors = self._steps.drawn(state, drawn, key)
+        vector, metrics, errors, moved = self._steps.drawn(state, drawn, key)
         self.learnt(index, errors[None])
-        return Gradient(np.asarray(vector), self.named(metrics), False)
+        return Gradient(np.asarray(vector), self.named(metrics), False, None if moved is None else np.asarray(moved))
 
     def snapshots(self) -> Snapshot:
         if not is_saved(self._blueprint):

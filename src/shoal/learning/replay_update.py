@@ -188,7 +188,7 @@ def learn(
 
     def one(state: LearnerState, part: tuple[Drawn, Array]) -> tuple[LearnerState, Any]:
         grads, feedback = algorithm.gradients(state, *part)
-        return apply(algorithm, state, grads), (feedback.metrics, feedback.td)
+        return apply(algorithm, state, grads, feedback.moved), (feedback.metrics, feedback.td)
 
     if len(keys) == 1:
         state, only = one(state, jax.tree.map(lambda x: x[0], (drawn, keys)))
@@ -254,14 +254,18 @@ class ReplayUpdate:
         else:
             self._watch.bad(seen_in(blueprint.algorithm, before, metrics, trajectories))
             state, actor = before, blueprint.algorithm.actor_state(before)
-        if actor.epsilon is not None:
-            metrics["explore/epsilon"] = float(actor.epsilon)
+        metrics |= explore_metrics(actor)
         return state, actor, {**metrics, "replay/rows": float(memory.size()), "replay/gradients": float(state.step)}
 
     def snapshots(self) -> Snapshot:
         if not is_saved(self._blueprint):
             return {}
         return {REPLAY: Part({"owed": np.array([self._owed]), **self.memory.snapshot()}, lasts=True)}
+
+
+def explore_metrics(actor: ActorState) -> dict[str, float]:
+    """What exploration is now, as it is logged."""
+    return {f"explore/{name}": float(value) for name, value in actor.explore.items()}
 
 
 def replay_of(blueprint: Blueprint) -> Replay:

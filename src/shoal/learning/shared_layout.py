@@ -11,6 +11,7 @@ import numpy as np
 from shoal.core.algorithm import Algorithm, LearnerState, Moments
 from shoal.core.trajectory import Array
 from shoal.core.weights import flat, from_words, layout_of, to_vector, to_words, words_of
+from shoal.learning.groups import group_indices
 
 
 class SharedLayout:
@@ -149,8 +150,19 @@ class SharedLayout:
         body = parts[:, : rows * size].reshape(shards, rows, size).transpose(1, 0, 2).reshape(rows, shards * size)
         return np.concatenate([body[:, : self.size].reshape(-1), parts[0, rows * size :]])
 
-    def apply_slice(self, row: Any, gradient: Any, progress: Any) -> Any:
-        """The optimiser's step on one shard's row, which the server of a slice compiles."""
+    def group_slice(self, shard: int, shards: int) -> np.ndarray:
+        """[slice_size] the parameter group of each entry of one shard's slice; zeros fill up the last."""
+        size = self.slice_size(shards)
+        padded = np.zeros(size * shards, np.int64)
+        if self._algorithm.groups:
+            padded[: self.size] = group_indices(self._algorithm.groups, self._params)
+        return padded[shard * size : (shard + 1) * size]
+
+    def apply_slice(self, groups: np.ndarray, row: Any, gradient: Any, progress: Any, moved: Any) -> Any:
+        """The optimiser's step on one shard's row, which the server of a slice compiles.
+
+        `groups` is its `group_slice`; `moved` [groups] bool says which of them the gradient moves.
+        """
         size = gradient.shape[0]
         params, at, single = row[:size], size, size * (1 + self.vectors)
         leaves = []
@@ -166,5 +178,12 @@ class SharedLayout:
         after = jax.tree.leaves(moments)
         vectors = [leaf for leaf, is_vector in zip(after, self._is_vector, strict=True) if is_vector]
         singles = [leaf for leaf, is_vector in zip(after, self._is_vector, strict=True) if not is_vector]
-        new = params - self._algorithm.rate(stub) * updates
+        rate = self._algorithm.rate(stub)
+        if not self._algorithm.groups:
+            new = params - rate * updates
+        else:
+            new = params - rate * jnp.asarray([group.factor for group in self._algorithm.groups])[groups] * updates
+            old = [leaf for leaf, is_vector in zip(leaves, self._is_vector, strict=True) if is_vector]
+            keep = ~moved[groups]
+            new, *vectors = (jnp.where(keep, a, b) for a, b in zip((params, *old), (new, *vectors), strict=True))
         return jnp.concatenate([new, *vectors, *(leaf.astype(jnp.float32)[None] for leaf in singles)])

@@ -20,8 +20,8 @@ from shoal.core.ports import NOT_YET, Op, Stream, Table
 from shoal.core.program import Ports
 from shoal.core.record import Field, Record
 from shoal.core.trajectory import Array, Trajectory
-from shoal.learning.gradient_steps import GradientSteps, ReplayGradients, compiled_steps
-from shoal.learning.replay_update import blank_minibatches, learn
+from shoal.learning.gradient_steps import Gradient, GradientSteps, ReplayGradients, compiled_steps
+from shoal.learning.replay_update import blank_minibatches, explore_metrics, learn
 from shoal.learning.shared_layout import SharedLayout
 from shoal.learning.soundness import SOUND, Watch, is_sound, seen_in
 from shoal.learning.update import Update
@@ -141,7 +141,7 @@ class Stepwise:
         else:
             if due:
                 self._watch.good()
-        metrics = {"explore/epsilon": float(unroll.acted.epsilon), "replay/gradients": float(own.step)}
+        metrics = {**explore_metrics(unroll.acted), "replay/gradients": float(own.step)}
         return Learnt(own, {**gradients.named(losses), **metrics}, lag)
 
 
@@ -249,7 +249,7 @@ class Sharded:
                 + sum(map(self._streams[0].depth, range(self._streams[0].lanes)))
             )
             depths.append(self._depth())
-            yield from self._send(gradient.vector, unroll.progress)
+            yield from self._send(gradient, unroll.progress)
             self._watch.good()
         if due:
             state = self._settle(state, self._layout.unpack(self.pull(), state).params)
@@ -258,9 +258,9 @@ class Sharded:
     def _depth(self) -> float:
         return float(np.mean([stream.depth(self._worker) for stream in self._streams]))
 
-    def _send(self, gradient: np.ndarray, progress: float) -> Generator[Op[Any], Any, None]:
+    def _send(self, gradient: Gradient, progress: float) -> Generator[Op[Any], Any, None]:
         padded = np.zeros(self._slice * self._shards, np.float32)
-        padded[: gradient.size] = gradient
+        padded[: gradient.vector.size] = gradient.vector
         for stream, part in zip(self._streams, padded.reshape(self._shards, self._slice), strict=True):
             room = stream.claim(self._worker)
             slot: Any = room.attempt()
@@ -270,9 +270,12 @@ class Sharded:
                 self._waited += time.monotonic() - asked
             slot["gradient"][...] = part
             slot["progress"][0] = progress
+            slot["moved"][...] = True if gradient.moved is None else gradient.moved
             stream.push(self._worker)
 
 
-def gradient_record(size: int) -> Record:
-    """Record of a slice of a gradient on its way to a server."""
-    return Record((Field("gradient", (size,), "float32"), Field("progress", (1,), "float32")))
+def gradient_record(size: int, groups: int) -> Record:
+    """Record of a slice of a gradient on its way to a server. `moved`: the parameter groups that it moves."""
+    return Record(
+        (Field("gradient", (size,), "float32"), Field("progress", (1,), "float32"), Field("moved", (groups,), "bool"))
+    )

@@ -85,5 +85,6 @@ def count_actions(spec: EnvSpec) -> int:
         kinds = ", ".join(type(part).__name__ for part in parts)
         raise BadInput(
             f"{spec.name}: its actions are {kinds}; action values need one Discrete space: use ppo, a2c or reinforce"
+            + (", or td3 or sac" if kinds == "Continuous" else "")
         )
     return parts[0].sizes[0]

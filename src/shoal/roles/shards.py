@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -26,7 +27,9 @@ class Shard:
         self._stream: Stream = ports[f"gradients-{index}"]
         self._size = layout.slice_size(self._table.rows)
         row, gradient = np.zeros(layout.shard_width(self._table.rows), np.float32), np.zeros(self._size, np.float32)
-        self._apply = jax.jit(layout.apply_slice).lower(row, gradient, np.float32(0)).compile()
+        apply = partial(layout.apply_slice, layout.group_slice(index, self._table.rows))
+        moved = np.zeros(max(1, len(blueprint.algorithm.groups)), bool)
+        self._apply = jax.jit(apply).lower(row, gradient, np.float32(0), moved).compile()
         for lane in range(self._stream.lanes):  # gradients that a predecessor had taken are lost: free their slots
             with contextlib.suppress(RuntimeError):
                 while True:
@@ -38,7 +41,7 @@ class Shard:
             lane, slot = yield from self._stream.take_any(lanes)
             pulled, row = self._table.pull(index)
             progress = slot["progress"][0].copy()
-            new = np.asarray(self._apply(row, slot["gradient"], progress))
+            new = np.asarray(self._apply(row, slot["gradient"], progress, slot["moved"]))
             self._stream.release(lane)
             new = self._judged(row, new, progress)
             # Only the server writes here, unless a driver hands in weights meanwhile.

@@ -26,7 +26,9 @@ from shoal.core.keys import ACTING, LEARNING, STARTS, key_data, keys_in_a_row
 from shoal.core.program import Context, Fault, Part, Program, Reply, Report, Snapshot
 from shoal.core.telemetry import metric_name, over_all
 from shoal.core.trajectory import Array, Trajectory
+from shoal.learning import fused_replay
 from shoal.learning.compiled_update import update
+from shoal.learning.replay_update import REPLAY, is_saved
 from shoal.learning.soundness import SOUND, Watch, kept, largest, seen_in
 from shoal.runtimes.session import Event, Events
 
@@ -64,16 +66,14 @@ class Fused:
         blueprint = program.whole
         if blueprint is None:
             raise BadInput("--runtime fused runs --topology sequential only")
-        if isinstance(blueprint.algorithm.experience, Replay):
-            raise BadInput(
-                "--runtime fused has no replay: an algorithm that learns from one runs on inline, threads or processes"
-            )
         if blueprint.pure_env is None:
             raise BadInput("--runtime fused needs a JAX-native environment; `shoal envs` lists them")
         if blueprint.actors != 1:
             raise BadInput(
                 f"--actors is {blueprint.actors}: --runtime fused has one actor; use --envs for more environments"
             )
+        if isinstance(blueprint.algorithm.experience, Replay):
+            fused_replay.check(blueprint.algorithm.experience, blueprint.steps_per_update)
         return FusedSession(blueprint, stopping)
 
 
@@ -86,6 +86,7 @@ class Loop(NamedTuple):
     carry: Any
     first: Array  # [B]
     starts: Any  # state of the sampler of starts
+    replay: Any = ()  # a `DeviceReplay`, for algorithms that learn from one
 
 
 class Seen(NamedTuple):
@@ -121,6 +122,11 @@ class FusedSession:
             first=jnp.ones(blueprint.envs, bool),
             starts=() if self._starts is None else self._starts.init(starts_key),
         )
+        self._replays = isinstance(blueprint.algorithm.experience, Replay)
+        if self._replays:
+            saved = blueprint.snapshots.get(REPLAY)
+            ring = fused_replay.empty(blueprint) if saved is None else fused_replay.restored(blueprint, saved)
+            self._loop = self._loop._replace(replay=ring)
         self._tracker = EpisodeTracker(blueprint.envs)
         if "loop" in blueprint.snapshots:
             self._loop = self._loop._replace(**restore_leaves(self._moving(), blueprint.snapshots["loop"]))
@@ -192,6 +198,9 @@ class FusedSession:
         yield from self._judged(fine, largest_seen, metrics)
         if not fine.all() and fine.any():  # leave out dropped updates
             metrics = {name: values[fine] for name, values in metrics.items()}
+        if self._replays:  # updates without a gradient have no losses
+            metrics = {name: values[~np.isnan(values)] for name, values in metrics.items()}
+            metrics = {name: values for name, values in metrics.items() if len(values)}
         rows = (seen.reward, seen.boundary, seen.valid, seen.first)
         in_a_row = (array[:updates].reshape(-1, blueprint.envs) for array in rows)  # the updates one after another
         episodes = tuple(self._tracker.take(*in_a_row))
@@ -303,15 +312,23 @@ class FusedSession:
         }
         version = jnp.zeros(rows["reward"].shape, jnp.int32)
         trajectory = Trajectory(**whole, carry=loop.carry, version=version)
-        after, _, metrics = update(algorithm, loop.learner, loop.actor, [trajectory], keys[1], progress)
+        replay = loop.replay
+        if self._replays:
+            given = (loop.learner, loop.actor, trajectory, keys[1], progress)
+            after, replay, metrics = fused_replay.replay_update(self._blueprint, replay, *given)
+        else:
+            after, _, metrics = update(algorithm, loop.learner, loop.actor, [trajectory], keys[1], progress)
         fine = metrics[SOUND]
         learner = kept(fine, after, loop.learner)
         metrics |= {SEEN: jax.lax.cond(fine, lambda: jnp.zeros(2), lambda: largest([trajectory]))}
         seen = Seen(rows["reward"], rows["boundary"], rows["valid"], rows["first"], lost.sum())
-        return Loop(learner, algorithm.actor_state(learner), envs, carry, first, loop.starts), seen, metrics
+        return Loop(learner, algorithm.actor_state(learner), envs, carry, first, loop.starts, replay), seen, metrics
 
     def snapshots(self) -> Snapshot:
-        return {"loop": Part(named_leaves(self._moving())), "episodes-0": Part(self._tracker.snapshot())}
+        parts = {"loop": Part(named_leaves(self._moving())), "episodes-0": Part(self._tracker.snapshot())}
+        if self._replays and is_saved(self._blueprint):
+            parts[REPLAY] = Part(fused_replay.snapshot(self._loop.replay), lasts=True)
+        return parts
 
     def _moving(self) -> dict[str, Any]:
         """The loop's state except for the learner and the actor."""

@@ -33,7 +33,7 @@ from shoal.roles.shards import Shard
 from shoal.roles.shared_params import OWN_METRICS, Monitor, SharedParamsConfig, Worker
 from shoal.topologies.topology import AS_TUNED
 
-REPLAY_METRICS = ("explore/epsilon", "replay/rows", "replay/gradients")
+REPLAY_METRICS = ("replay/rows", "replay/gradients")
 NEWS = 8  # unrolls that a worker may be ahead of the monitor
 
 
@@ -91,7 +91,10 @@ class SharedParamsTopology:
             ports["weights"] = TableSpec(workers=servers, size=width, consistency="lock", rows=config.shards)
             for i, server in enumerate(servers):
                 ports[f"gradients-{i}"] = StreamSpec(
-                    producers=workers, consumer=server, depth=config.queue, record=gradient_record(size)
+                    producers=workers,
+                    consumer=server,
+                    depth=config.queue,
+                    record=gradient_record(size, max(1, len(blueprint.algorithm.groups))),
                 )
         else:
             ports["weights"] = TableSpec(
@@ -176,7 +179,8 @@ def loss_names(blueprint: Blueprint) -> tuple[str, ...]:
     if isinstance(replay, Replay):
         drawn = jax.tree.map(lambda x: x[0], blank_minibatches(blueprint, 1))
         names = jax.eval_shape(algorithm.gradients, state, drawn, jax.random.key(0))[1].metrics
-        return (*map(metric_name, names), *REPLAY_METRICS)
+        explored = jax.eval_shape(algorithm.actor_state, state).explore
+        return (*map(metric_name, names), *(f"explore/{name}" for name in explored), *REPLAY_METRICS)
     acted = jax.eval_shape(algorithm.actor_state, state)
     slot = as_trajectory(blueprint.record.empty())
     names = compiled_update(algorithm).eval_shape(state, acted, [slot], key_data(0), np.float32(0))[2]

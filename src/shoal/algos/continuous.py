@@ -1,0 +1,230 @@
+"""What DDPG, TD3 and SAC share: critics of continuous actions, the way of their gradients, warm-up, and Adam by group."""
+
+from __future__ import annotations
+
+import abc
+from dataclasses import dataclass
+from fractions import Fraction as Ratio
+from typing import Any, ClassVar, Literal, NamedTuple, TypeVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from shoal.algos.off_policy import OffPolicy, OffPolicyConfig
+from shoal.core.algorithm import ActorState, Drawn, Feedback, LearnerState, Optimiser, ParamGroup, Params
+from shoal.core.config import Fraction, NonNegativeFloat, Positive, PositiveFloat
+from shoal.core.errors import BadInput
+from shoal.core.trajectory import Array, Transitions
+from shoal.nets.continuous import ContinuousNet, count_entries, unbounded
+from shoal.ops import continuous_control, losses
+
+FINEST = 1000  # of the ratio of gradients to steps: the largest denominator
+
+
+@dataclass(frozen=True, kw_only=True)
+class ContinuousConfig(OffPolicyConfig):
+    """The settings that every algorithm for continuous actions has."""
+
+    learning_rate: PositiveFloat = 1e-3
+    """step size of the critics at the start"""
+    policy_rate: PositiveFloat = 1.0
+    """the policy's step size over the critics'"""
+    unroll: Positive = 16
+    """steps that each environment makes before what was seen is stored and learnt from"""
+    batch_size: Positive = 256
+    """rows a gradient"""
+    updates_per_step: PositiveFloat = 1.0
+    """gradients for each environment step; below 1, several steps for each gradient"""
+    tau: Fraction = 0.005
+    """how far the target networks move towards the weights each time"""
+    max_grad_norm: PositiveFloat = 100.0
+    """gradients of the critics, or of the policy, with a larger norm are scaled down to it"""
+    action_scale: NonNegativeFloat = 0.0
+    """entries of an action without finite bounds reach from minus this to this; 0 refuses such actions"""
+    warmup_noise: Literal["uniform", "ar1"] = "uniform"
+    """actions before the first gradient: uniform, or noise that keeps its direction for a while"""
+    warmup_phi: Fraction = 0.97
+    """ar1: how much of the noise each step keeps of the one before"""
+
+
+C = TypeVar("C", bound=ContinuousConfig)
+N = TypeVar("N", bound=ContinuousNet)
+
+
+@dataclass(frozen=True)
+class ContinuousControl(OffPolicy[C, N]):
+    """Everything but the policy: its noise, its loss, and the target that the critics learn."""
+
+    critics: ClassVar[int]
+
+    def check(self) -> None:
+        spec, config = self.task.spec, self.config
+        count_entries(spec)
+        if not isinstance(self.net, ContinuousNet):
+            raise BadInput(f"--net {type(self.net).__name__} has no critics of continuous actions: leave --net out")
+        open_ = [str(i) for i, free in enumerate(unbounded(spec)) if free]
+        if open_ and not config.action_scale:
+            raise BadInput(
+                f"{spec.name}: actions have no finite bounds (entry {', '.join(open_)}); --algo.action-scale S lets them"
+                " reach from -S to S"
+            )
+        if not self.gradients_per_steps[0]:
+            raise BadInput(f"--algo.updates-per-step is {config.updates_per_step:g}: expected at least {1 / FINEST:g}")
+
+    @property
+    def gradients_per_steps(self) -> tuple[int, int]:
+        ratio = Ratio(self.config.updates_per_step).limit_denominator(FINEST)
+        return ratio.numerator, ratio.denominator
+
+    @property
+    def optimiser(self) -> Optimiser:
+        return GroupAdam()
+
+    @property
+    def groups(self) -> tuple[ParamGroup, ...]:
+        return ParamGroup("critic"), ParamGroup("policy", self.config.policy_rate)
+
+    @property
+    def scale(self) -> np.ndarray:
+        """[A] what the environment takes for 1."""
+        return np.where(unbounded(self.task.spec), self.config.action_scale, 1.0).astype(np.float32)
+
+    # Acting.
+
+    @abc.abstractmethod
+    def explore(self, state: LearnerState) -> dict[str, Array]:
+        """[] each: the algorithm's own exploration now."""
+
+    @abc.abstractmethod
+    def noise_carry(self, envs: int) -> dict[str, Array]:
+        """Noise that lasts from step to step, at the start of an episode."""
+
+    @abc.abstractmethod
+    def explored(
+        self, actor: ActorState, obs: Array, carry: dict[str, Array], first: Array, noise: Array, explore: Array
+    ) -> tuple[Array, dict[str, Array]]:
+        """(action in [-1, 1], carry) after warm-up, by standard normal `noise` [B, A]."""
+
+    def actor_state(self, state: LearnerState) -> ActorState:
+        """The critics stay with the learner. Warm-up lasts until the first gradient."""
+        warm = (state.step == 0).astype(jnp.float32)
+        return self.acting({"policy": state.params["policy"]}, state, {**self.explore(state), "warmup": warm})
+
+    def initial_carry(self, envs: int) -> dict[str, Array]:
+        carry = self.noise_carry(envs)
+        if self.config.warmup_noise == "ar1":
+            carry = {**carry, "warmup": jnp.zeros((envs, count_entries(self.task.spec)), jnp.float32)}
+        return carry
+
+    def act(
+        self, actor: ActorState, obs: Array, carry: dict[str, Array], first: Array, key: Array, explore: Array
+    ) -> tuple[Array, dict[str, Array], dict[str, Array]]:
+        envs, entries = obs.shape[0], count_entries(self.task.spec)
+        noise, random = jax.random.normal(key, (2, envs, entries), jnp.float32)  # one draw: keys cost more than numbers
+        seen = self.seen(actor.obs_mean, actor.obs_scale, obs)
+        action, after = self.explored(actor, seen, carry, first, noise, explore)
+        if "warmup" in carry:
+            going_on = continuous_control.autoregressive(carry["warmup"], random, self.config.warmup_phi)
+            random = jnp.where(first[:, None], random, going_on)
+            after = {**after, "warmup": random}
+            random = jnp.clip(random, -1.0, 1.0)
+        else:
+            random = jax.lax.erf(random * 0.5**0.5)  # uniform in [-1, 1]
+        warm = (actor.explore["warmup"] > 0) & (explore > 0)
+        return jnp.where(warm[:, None], random, action) * self.scale, {}, after
+
+    # Learning.
+
+    @abc.abstractmethod
+    def target(self, state: LearnerState, rows: Transitions, key: Array) -> Array:
+        """[N] what the critics should say of the rows."""
+
+    @abc.abstractmethod
+    def policy_loss(self, params: Params, critic: Params, obs: Array, key: Array) -> tuple[Array, dict[str, Array]]:
+        """The loss of all groups but the critics, and metrics."""
+
+    @property
+    @abc.abstractmethod
+    def delay(self) -> int:
+        """Gradients of the critics for each of the policy, and for each move of the targets."""
+
+    def gradients(self, state: LearnerState, minibatch: Drawn, key: Array) -> tuple[Params, Feedback]:
+        """The policy's gradient is made of the critics before their step; both are clipped by themselves."""
+        rows = self.learnt_rows(state, minibatch)
+        target_key, policy_key = jax.random.split(key)
+        target = self.target(state, rows, target_key)
+        critic = state.params["critic"]
+
+        def critic_loss(critic: Params) -> tuple[Array, tuple[Array, Array]]:
+            q_tm1 = self.net.q(critic, rows.obs, rows.action / self.scale)
+            loss, td = continuous_control.critic_loss(q_tm1, target, minibatch.weight)
+            return loss, (td, jnp.mean(q_tm1))
+
+        (loss, (td, q)), critic_grads = jax.value_and_grad(critic_loss, has_aux=True)(critic)
+        others = {name: part for name, part in state.params.items() if name != "critic"}
+
+        def policy(others: Params) -> tuple[Params, dict[str, Array]]:
+            found: tuple[Params, dict[str, Array]] = jax.grad(self.policy_loss, has_aux=True)(
+                others, critic, rows.obs, policy_key
+            )
+            return found
+
+        moved = None
+        if self.delay == 1:
+            other_grads, metrics = policy(others)
+        else:
+            due = (state.step + 1) % self.delay == 0
+            nothing = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), jax.eval_shape(policy, others))
+            other_grads, metrics = jax.lax.cond(due, policy, lambda _: nothing, others)
+            moved = jnp.stack([jnp.asarray(True), *[due] * len(others)])
+            metrics = {name: self.delay * value for name, value in metrics.items()}  # so that means over all are right
+        grads, norms = {}, []
+        for name, part in {"critic": critic_grads, **other_grads}.items():
+            grads[name], norm = losses.clip_by_global_norm(part, self.config.max_grad_norm)
+            norms.append(norm)
+        metrics = {"value": loss, "q": q, "td": jnp.mean(jnp.abs(td)), **metrics}
+        metrics["grad_norm"] = jnp.sqrt(jnp.sum(jnp.square(jnp.stack(norms))))
+        return grads, Feedback(metrics, jnp.asarray(False), jax.lax.stop_gradient(td), moved)
+
+    def settle(self, state: LearnerState, params: Params) -> LearnerState:
+        """The targets move with the policy."""
+        return self.followed(state, params, self.delay, self.config.tau)
+
+
+class AdamState(NamedTuple):
+    """Means and what they weigh, each shaped like the params."""
+
+    mu: Any  # of the gradients
+    nu: Any  # of their squares
+    mu_weight: Any  # 1 - b1^t, where t counts the gradients that moved this entry
+    nu_weight: Any
+
+
+class GroupAdam(NamedTuple):
+    """Adam without its rate (Kingma and Ba 2015), whose bias correction is kept an entry instead of by one count.
+
+    Entries that a gradient leaves out stay as they were, so that groups of params behave as if each had an Adam of its own; and
+    any slice of a vector is as good as the whole. With all entries moved it is optax's.
+    """
+
+    b1: float = 0.9
+    b2: float = 0.999
+    eps: float = 1e-8
+
+    def init(self, params: Any) -> AdamState:
+        return AdamState(*(jax.tree.map(jnp.zeros_like, params) for _ in AdamState._fields))
+
+    def update(self, updates: Any, state: AdamState, params: Any = None) -> tuple[Any, AdamState]:
+        def mean(old: Any, new: Any, decay: float) -> Any:
+            return jax.tree.map(lambda m, g: decay * m + (1 - decay) * g, old, new)
+
+        ones = jax.tree.map(jnp.ones_like, updates)
+        after = AdamState(
+            mean(state.mu, updates, self.b1),
+            mean(state.nu, jax.tree.map(jnp.square, updates), self.b2),
+            mean(state.mu_weight, ones, self.b1),
+            mean(state.nu_weight, ones, self.b2),
+        )
+        steps = jax.tree.map(lambda m, n, w, v: m / w / (jnp.sqrt(jnp.maximum(n / v, 0.0)) + self.eps), *after)
+        return steps, after

@@ -1,0 +1,111 @@
+"""A replay inside of a compiled loop: one ring of rows on the device, drawn from uniformly, and the update that learns from it.
+
+Saved as `replay.Rings` saves one ring, so that a run may go on under another runtime.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from shoal.core.algorithm import ActorState, Algorithm, Drawn, LearnerState, Replay
+from shoal.core.blueprint import Blueprint
+from shoal.core.errors import BadInput
+from shoal.core.trajectory import Array, Trajectory
+from shoal.learning.replay_update import gradients_a_call, learn, prepare, replay_of, row_record, rows_of
+from shoal.learning.soundness import SOUND
+from shoal.replay import Rings
+
+
+class DeviceReplay(NamedTuple):
+    """Row number i lies in slot `i % capacity`."""
+
+    rows: Any  # a named tuple of arrays [capacity, ...]
+    written: Array  # [] int32 rows ever
+    owed: Array  # [] int32 environment steps x repeats whose gradients are still to come
+
+
+def check(replay: Replay, rows: int) -> None:
+    """Refuse what the ring on the device cannot do; `rows` is what an update brings."""
+    if replay.kind != "uniform":
+        raise BadInput(
+            f"--algo.replay is {replay.kind!r}: --runtime fused draws uniformly; prioritized runs on inline, threads or processes"
+        )
+    if not replay.replacement:
+        raise BadInput("--algo.replacement is false: --runtime fused draws with replacement")
+    if rows > replay.capacity:
+        raise BadInput(f"--algo.capacity is {replay.capacity}: an update of --runtime fused brings {rows} rows")
+
+
+def empty(blueprint: Blueprint) -> DeviceReplay:
+    """A ring without rows; or, in a run that goes on, with those that were saved."""
+    slots = replay_of(blueprint).capacity
+    fields = row_record(blueprint).fields
+    rows = type(rows_of(blueprint))(*(jnp.zeros((slots, *f.shape), f.dtype) for f in fields))
+    return DeviceReplay(rows, jnp.zeros((), jnp.int32), jnp.zeros((), jnp.int32))
+
+
+def restored(blueprint: Blueprint, arrays: Mapping[str, np.ndarray]) -> DeviceReplay:
+    """From a snapshot of this ring, or of any rings with such rows."""
+    views = Rings.record(row_record(blueprint), 1, replay_of(blueprint).capacity).empty()
+    rings = Rings.over(views)
+    rings.restore(arrays)
+    rows = type(rows_of(blueprint))(**{name: jnp.asarray(a[0]) for name, a in Rings.rows_of(views).items()})
+    return DeviceReplay(rows, jnp.int32(rings.counts()[0]), jnp.int32(arrays["owed"][0]))
+
+
+def snapshot(replay: DeviceReplay) -> dict[str, np.ndarray]:
+    """As the memory of a learner on the host gives it."""
+    slots, written = len(jax.tree.leaves(replay.rows)[0]), int(replay.written)
+    rows = {f"rows/{n}": np.asarray(a)[None, :written] for n, a in replay.rows._asdict().items()}
+    counts = {"counters": np.array([[written, written]]), "slots": np.array([slots]), "seen": np.array([written])}
+    return {"owed": np.array([int(replay.owed)]), **counts, **rows}
+
+
+def replay_update(
+    blueprint: Blueprint,
+    replay: DeviceReplay,
+    state: LearnerState,
+    acted: ActorState,
+    trajectory: Trajectory,
+    key: Array,
+    progress: Array,
+) -> tuple[LearnerState, DeviceReplay, dict[str, Array]]:
+    """Keep the unroll, then make the gradients that have fallen due. Metrics are NaN where none has."""
+    algorithm: Algorithm = blueprint.algorithm
+    wanted, count = replay_of(blueprint), gradients_a_call(blueprint)
+    state, _, kept, fine = prepare(algorithm, state, acted, [trajectory], key, progress)
+    slots = wanted.capacity
+    valid = kept.valid & fine  # rows by which statistics overflow are not kept either
+    at = jnp.where(valid, (replay.written + jnp.cumsum(valid) - 1) % slots, slots)
+    rows = jax.tree.map(lambda ring, new: ring.at[at].set(new, mode="drop"), replay.rows, kept.rows)
+    written = replay.written + valid.sum(dtype=jnp.int32)
+    size = jnp.minimum(written, slots)
+    ready = size >= max(wanted.warmup, wanted.batch)
+    owed = replay.owed + jnp.where(ready, trajectory.reward.size * wanted.repeats, 0)
+    price = count * wanted.every
+    due = jnp.where(fine, owed // price, 0)
+    root = jax.random.wrap_key_data(key)
+
+    def call(number: Array, carried: tuple[LearnerState, dict[str, Array]]) -> tuple[LearnerState, dict[str, Array]]:
+        state, before = carried
+        draw_key, learn_key = jax.random.split(jax.random.fold_in(root, number))
+        indices = jax.random.randint(draw_key, (count, wanted.batch), 0, size)
+        drawn = Drawn(jax.tree.map(lambda ring: ring[indices], rows), jnp.ones(indices.shape, jnp.float32))
+        state, _, metrics, _ = learn(algorithm, state, drawn, jax.random.key_data(learn_key))
+        return state, {**metrics, SOUND: metrics[SOUND] & before[SOUND]}
+
+    blank = Drawn(
+        jax.tree.map(lambda ring: jnp.zeros((count, wanted.batch, *ring.shape[1:]), ring.dtype), rows),
+        jnp.ones((count, wanted.batch), jnp.float32),
+    )
+    shapes = jax.eval_shape(lambda: learn(algorithm, state, blank, key))[2]
+    none = {name: jnp.full(shape.shape, jnp.nan, jnp.float32) for name, shape in shapes.items()}
+    state, metrics = jax.lax.fori_loop(0, due, call, (state, {**none, SOUND: fine}))
+    sizes = {"replay/rows": size.astype(jnp.float32), "replay/gradients": state.step.astype(jnp.float32)}
+    explore = {f"explore/{name}": value for name, value in algorithm.actor_state(state).explore.items()}
+    return state, DeviceReplay(rows, written, owed - due * price), {**metrics, **explore, **sizes}
