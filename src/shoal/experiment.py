@@ -66,6 +66,8 @@ class Settings:
     """how many learners share the gradients; more than one with topology actor_learner"""
     steps: Positive | None = None
     """the budget of environment steps, over which schedules run; the default is in the table of tuned settings"""
+    schedule_steps: Positive | None = None
+    """environment steps over which schedules run, such as a falling learning rate; by default the budget"""
     until_return: float | None = None
     """stop when the mean of the last 100 training episodes reaches this"""
     until_eval: float | None = None
