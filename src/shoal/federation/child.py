@@ -132,7 +132,7 @@ def _train(
     driver = ExchangeDriver(link, vectors, exchange, begun, say)
     result = launch.run(
         plan,
-        out=out if isinstance(out, RunFolder) else _folder(out, plan, child),
+        out=RunFolder.create(out, plan.source.name, plan.settings.algo, child),
         weights=_first_leaves(vectors, begun),
         driver=driver,
         quiet=quiet,
@@ -167,10 +167,6 @@ def check_same(welcome: wire.Welcome, vectors: StateVectors, plan: Plan) -> None
 def _first_leaves(vectors: StateVectors, begun: Exchanged) -> dict[str, np.ndarray]:
     assert begun.weights is not None
     return vectors.leaves(begun.weights, begun.normaliser, {})
-
-
-def _folder(out: str | Path | None, plan: Plan, child: str) -> RunFolder:
-    return RunFolder.create(out, plan.source.name, plan.settings.algo, child)
 
 
 def _say(message: str) -> None:

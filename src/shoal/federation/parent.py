@@ -17,7 +17,7 @@ from typing import Any, Self
 
 from shoal.core.errors import BadInput, RunFailed
 from shoal.core.program import Fault
-from shoal.experiment import Plan, resolve
+from shoal.experiment import Plan, nest, resolve
 from shoal.federation import state as states
 from shoal.federation.addresses import address_of, check_bind, server_tls
 from shoal.federation.guard import Guard, Limits, Tokens
@@ -86,6 +86,7 @@ class Parent:
         first = initial_state(self.plan)
         self.vectors = StateVectors(first, moments=self.config.moments == "travel")
         self._algorithm = make_algorithm(self.plan)
+        topology = nest(settings).get("topology", {}) or (known.topology if known is not None else {})
         start = states.start(
             self.vectors.vector(first),
             normaliser=self.vectors.observed,
@@ -93,7 +94,7 @@ class Parent:
             squares=self.vectors.squares,
         )
         self.folder = ParentFolder.open(
-            self.plan, self.vectors, Settled(self.config, fields, ""), out=out, resume=resume, say=say
+            self.plan, self.vectors, Settled(self.config, fields, topology), out=out, resume=resume, say=say
         )
         try:
             self.token_file, secret = self.folder.token(token_file)
@@ -113,7 +114,7 @@ class Parent:
             architecture=self.vectors.architecture,
             rule=made_rule,
             rule_name=self.config.rule,
-            settings=told(self.plan, self.config),
+            settings=told(self.plan, self.config, topology),
             by_steps=self.config.weigh == "steps",
         )
         self.hub = Hub(about, start, Guard(limits or Limits(), tokens))

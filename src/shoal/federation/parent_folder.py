@@ -41,7 +41,8 @@ class Settled(NamedTuple):
 
     federation: FederationConfig
     rule: Mapping[str, Any]  # settings of its rule
-    run: str
+    topology: Mapping[str, Any]  # what of it was set, for the children
+    run: str = ""
     config: Mapping[str, Any] = {}  # config.json
 
     def plan(self, given: Mapping[str, Any]) -> dict[str, Any]:
@@ -85,7 +86,8 @@ class ParentFolder:
             )
         saved = read_json(file)
         config = configs.build(FederationConfig, saved.get("federation", {}))
-        return Settled(config, saved.get("rule", {}), str(saved.get("run", "")), folder.read_config())
+        tables = (saved.get("rule", {}), saved.get("topology", {}))
+        return Settled(config, *tables, str(saved.get("run", "")), folder.read_config())
 
     @classmethod
     def open(
@@ -119,6 +121,7 @@ class ParentFolder:
             "run": self.run,
             "federation": configs.as_dict(self._settled.federation),
             "rule": dict(self._settled.rule),
+            "topology": dict(self._settled.topology),
         }
         self.folder.write_json(self.folder.path / FILE, document)
 

@@ -91,9 +91,13 @@ def rule_of(config: FederationConfig, fields: Mapping[str, Any]) -> Any:
     return configs.build(RULES[config.rule], fields, "rule.")
 
 
-def told(plan: Plan, config: FederationConfig) -> dict[str, Any]:
-    """What the welcome tells a child: environment, algorithm, net, topology, budget, seed, when to exchange."""
+def told(plan: Plan, config: FederationConfig, topology: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """What the welcome tells a child: environment, algorithm, net, topology, budget, seed, when to exchange.
+
+    Of the topology, the name and what `topology` sets: the rest may depend on where a child runs.
+    """
     whole = plan.as_dict()
+    whole["topology"] = {**(topology or {}), "name": whole["topology"]["name"]}
     settings: dict[str, Any] = {"env": whole["env"], **{name: whole[name] for name in TOLD}}
     assert plan.settings.steps is not None
     if config.expect > 1 or config.updates is not None:

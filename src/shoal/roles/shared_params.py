@@ -282,7 +282,7 @@ class Monitor:
         if reply.statistics is not None and "statistics" in self._ports:
 
             def by(_: Any, rows: Any) -> Any:
-                mine = self._layout.unpack_statistics(rows[0], state).obs
+                mine: Any = self._layout.unpack_statistics(rows[0], state).obs
                 return [to_vector(with_others(mine, reply.statistics))]
 
             yield from self._ports["statistics"].change([0], by)
