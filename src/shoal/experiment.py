@@ -69,6 +69,8 @@ class Settings:
     """number of learners that share the gradients; more than one with topology actor_learner"""
     steps: Positive | None = None
     """budget of environment steps, over which schedules run; by default the tuned number"""
+    schedule_steps: Positive | None = None
+    """environment steps over which schedules run, such as a falling learning rate; by default the budget"""
     until_return: float | None = None
     """stop when the mean of the last 100 training episodes reaches this"""
     until_eval: float | None = None

@@ -24,6 +24,9 @@ COMMANDS = {
     "optimize": "learn a tuning law, conditions in, minimiser out: shoal optimize ackley --shift 0.3",
     "reproduce": "repeat a published experiment and compare the numbers: shoal reproduce lto-ackley --quick",
     "tune": "schedulers of studies, simulated on any number of nodes: shoal tune simulate --nodes 6 --trials 16",
+    "parent": "average the weights of children that train elsewhere: shoal parent LunarLander-v3 --algo a2c",
+    "join": "train here as a child of a parent: shoal join ws://127.0.0.1:7777 --token-file T",
+    "federation": "status, local, cert: shoal federation local LunarLander-v3 --children 2 --until-return 200",
     "envs": "list environments: shoal envs [PATTERN]",
     "doctor": "examine an environment for mistakes: shoal doctor mypkg.envs:MyEnv",
     "algos": "list algorithms and their settings",
@@ -89,7 +92,7 @@ def _run(words: list[str]) -> NoReturn:
         if words[0] not in COMMANDS:
             raise BadInput(f"unknown command {words[0]!r}.{nearest(words[0], COMMANDS)} See shoal --help.")
         # Stopping a training is no failure, even while it still imports; once it runs, it handles signals itself.
-        with leaving_at_once() if words[0] == "train" else contextlib.nullcontext():
+        with leaving_at_once() if words[0] in ("train", "parent", "join", "federation") else contextlib.nullcontext():
             command = importlib.import_module(f"shoal.cli.{words[0]}")
             code = command.run(words[1:])
     except ShoalError as error:

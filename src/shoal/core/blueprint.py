@@ -48,6 +48,7 @@ class Blueprint:
     updates: int  # the version at which the budget is spent
     start: int = 0  # the version to resume from
     spent: int = 0  # environment steps made up to `start`, possibly with another batch size
+    horizon: int = 0  # environment steps over which schedules run; 0 is the budget
     state: Mapping[str, np.ndarray] = field(default_factory=dict)  # saved learner leaves by name; the rest start fresh
     snapshots: Mapping[str, Mapping[str, np.ndarray]] = field(default_factory=dict)  # by role, for exact resume
     pure_env: Any = None  # the environments as pure functions, for `fused`
@@ -59,11 +60,6 @@ class Blueprint:
         """Drop caches, weights and snapshots: another process builds its own caches and only acts."""
         fields = self.__dataclass_fields__
         return {name: value for name, value in self.__dict__.items() if name in fields} | {"state": {}, "snapshots": {}}
-
-    def adopted(self, state: LearnerState, weights: np.ndarray) -> LearnerState:
-        """`state` with params from outside the run, in the order of `to_vector(state.params)`."""
-        params = layout_of(state.params).tree(np.array(weights, np.float32))  # a copy, which JAX may keep
-        return self.algorithm.adopt(state, jax.device_put(params))
 
     @property
     def unroll(self) -> int:
@@ -83,8 +79,11 @@ class Blueprint:
 
         Steps can exceed what the updates account for, because some experience may be lost.
         """
-        made = max((version - self.start) * self.steps_per_update, steps)
-        return (self.spent + made) / max(1, self.budget)
+        return float(self.progress_at(self.spent + max((version - self.start) * self.steps_per_update, steps)))
+
+    def progress_at(self, made: Any) -> Any:
+        """Where schedules stand after these environment steps, a number or an array of them."""
+        return np.minimum(made / self.horizon, 1.0) if self.horizon else made / max(1, self.budget)
 
     @property
     def batch(self) -> int:

@@ -129,8 +129,16 @@ class Reply:
     """A driver's answer to a report."""
 
     weights: np.ndarray | None = None  # [P] params to continue with, in the order of `to_vector(report.state.params)`
+    statistics: Any = None  # `Moments` of observations made elsewhere, to be merged into the run's own
+    # Further leaves of the learner's state to go on with, by their names in a checkpoint: moments/...
+    leaves: Mapping[str, np.ndarray] = field(default_factory=dict)
     stop: bool = False  # end the run here, with a checkpoint of these weights
     why: Literal["stopped", "paused", "pruned"] = "stopped"  # the reason for a stop, for the run's result
+
+    @property
+    def brings(self) -> bool:
+        """Whether anything of the learner's state is handed in."""
+        return self.weights is not None or self.statistics is not None or bool(self.leaves)
 
 
 Driver = Callable[[Report], Reply | None]  # called with every report, before any actor uses its weights

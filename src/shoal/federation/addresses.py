@@ -102,6 +102,17 @@ def fingerprint(certificate: bytes) -> str:
     return hashlib.sha256(certificate).hexdigest()
 
 
+def fingerprint_of(path: str | Path) -> str:
+    """SHA-256 of the certificate in a PEM file."""
+    try:
+        text = Path(path).read_text()
+        return fingerprint(
+            ssl.PEM_cert_to_DER_cert(text[text.index("-----BEGIN CERTIFICATE") :].split("\n\n")[0].strip())
+        )
+    except (OSError, ValueError) as error:
+        raise BadInput(f"certificate {path}: {error}") from None
+
+
 def check_pin(certificate: bytes | None, pin: str) -> None:
     """Raise `BadInput` unless the other side's certificate is the pinned one."""
     found = fingerprint(certificate or b"")

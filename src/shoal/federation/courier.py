@@ -27,6 +27,8 @@ class Update(NamedTuple):
     steps: int = 0
     normaliser: Counts | None = None  # of the observations since the update before
     moments: Mapping[str, np.ndarray] = {}
+    returns: tuple[float, ...] = ()  # of those episodes, at most 256
+    took: float | None = None  # milliseconds of the exchange before
 
 
 class Exchanged(NamedTuple):
@@ -60,10 +62,11 @@ class Courier:
         run: str = "",
         encoding: Encoding = "float32",
         zstd: bool = True,
+        watches: bool = False,
     ) -> None:
         self.child, self.architecture, self.run, self.encoding = child, architecture, run, encoding
         self.welcome: wire.Welcome | None = None
-        self._token, self._zstd = token, zstd
+        self._token, self._zstd, self._watches = token, zstd, watches
         self._sequence = 0  # of the last push
         self._open: _Open | None = None
         self._up: Mirror | None = None
@@ -85,6 +88,7 @@ class Courier:
             run=self.run,
             encoding=self.encoding,
             zstd=self._zstd and HAS_ZSTD,
+            watches=self._watches,
         )
 
     def welcomed(self, welcome: wire.Welcome) -> None:
@@ -155,6 +159,8 @@ class Courier:
             architecture=self.architecture,
             episodes=update.episodes,
             steps=update.steps,
+            returns=update.returns,
+            took=update.took,
             have=None if self._down is None else self._down.number,
             parts=tuple(one.part for one in encoded),
         )

@@ -76,7 +76,8 @@ class Hub:
         )
         self.sessions: dict[str, Session] = {}  # by child
         self.open = self.greeting = 0  # connections, and those before their hello
-        self.stop = False  # answers tell children to end
+        self.stop = False  # nothing more is taken in, and answers tell children to end
+        self.heard: Callable[[wire.Push], None] = lambda push: None  # called with every push that was applied
         self._links: dict[str, Links] = {}
         self._numbers = numbers
         self._scale: tuple[int, Scale] = (-1, Scale(0.0, 0.0))  # of the weights of a version
@@ -92,6 +93,8 @@ class Hub:
 
     def tick(self, now: float) -> None:
         """Let time pass: rounds may end."""
+        if self.stop:
+            return
         self.state = state.tick(self.state, self.federation.rule, now)
 
     def checkpoint(self) -> dict[str, np.ndarray]:
@@ -165,7 +168,7 @@ class Hub:
                 "architecture", f"architecture {header.architecture!r}; this run has {self.federation.architecture!r}"
             )
         # Before anything is decoded: differences of a push that was applied refer to a copy that has moved on.
-        if not state.is_new(self.state, child, header.sequence):
+        if not state.is_new(self.state, child, header.sequence) or self.stop:
             return header.sequence, False
         named = message.named()
         part, buffer = named.pop("weights")
@@ -184,6 +187,7 @@ class Hub:
         )
         if keeps and self.federation.rule.takes == "weights":
             links.up = Mirror(header.sequence, vector)
+        self.heard(header)
         return header.sequence, applied
 
     def weights(self, child: str, hello: wire.Hello, have: int | None) -> tuple[list[Encoded], int | None]:

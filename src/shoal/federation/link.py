@@ -50,12 +50,15 @@ class Link:
         self.courier = courier
         self.url = url or ""  # where the parent dials, once a child listens
         self.rejoined = 0
-        self.bytes_up = self.bytes_down = 0
+        self.connected = False
+        self._bytes = (0, 0)  # of connections that have ended
+        self._client: Client | None = None
         self.milliseconds: deque[float] = deque(maxlen=1024)  # of the last exchanges
         self._pin, self._listen, self._token, self._tls = pin, listen, token, tls
         self._timeout = AdaptiveTimeout()
         self._results: queue.SimpleQueue[Exchanged | ShoalError] = queue.SimpleQueue()
         self._busy = self._closing = False
+        self._error: ShoalError | None = None  # why there is no link any more
         self._listens: Future[str] = Future()
         self._joined: Future[None] = Future()
         self._thread = threading.Thread(target=self._run, name=f"federation link of {courier.child}", daemon=True)
@@ -82,9 +85,24 @@ class Link:
         """Whether an exchange is under way."""
         return self._busy
 
+    @property
+    def bytes_up(self) -> int:
+        """Sent so far."""
+        return self._bytes[0] + (self._client.bytes_up if self._client is not None else 0)
+
+    @property
+    def bytes_down(self) -> int:
+        """Received so far."""
+        return self._bytes[1] + (self._client.bytes_down if self._client is not None else 0)
+
     def give(self, update: Update | None) -> None:
-        """Begin an exchange: push an update, or with None only pull. The one before must have been taken."""
+        """Begin an exchange: push an update, or with None only pull. The one before must have been taken.
+
+        Raises what has ended the link for good.
+        """
         assert not self._busy, "the exchange before has not been taken"
+        if self._error is not None:
+            raise self._error
         self._busy = True
         self._loop.call_soon_threadsafe(self._given.put_nowait, update)
 
@@ -121,6 +139,7 @@ class Link:
             self._fail(RunFailed(f"the link to the parent failed: {type(error).__name__}: {error}"))
 
     def _fail(self, error: ShoalError) -> None:
+        self._error = error
         for waiting in (self._listens, self._joined):
             if not waiting.done():
                 waiting.set_exception(error)
@@ -145,14 +164,15 @@ class Link:
             try:
                 client = await self._connected(listener)
                 attempt = 0
+                self.connected, self._client = True, client
                 self.rejoined += self._joined.done()
                 if not self._joined.done():
                     self._joined.set_result(None)
                 try:
                     await self._exchange(client, open_job)
                 finally:
-                    self.bytes_up += client.bytes_up
-                    self.bytes_down += client.bytes_down
+                    self.connected = False
+                    self._bytes, self._client = (self.bytes_up, self.bytes_down), None
                     await client.close()
             except Lost:
                 if not self._joined.done() and listener is None:

@@ -96,6 +96,8 @@ class Push(Header, frozen=True):
     architecture: Word
     episodes: Count = 0  # since the push before
     steps: Count = 0
+    returns: Annotated[tuple[float, ...], Meta(max_length=256)] = ()  # of those episodes, the newest of them
+    took: Annotated[float, Meta(ge=0)] | None = None  # milliseconds of the exchange before
     have: Count | None = None  # the number of the weights that the child holds as reference for differences
 
 

@@ -80,6 +80,7 @@ def make_blueprint(
         updates=start + -(-max(0, settings.steps - spent) // steps),
         start=start,
         spent=spent,
+        horizon=settings.schedule_steps or 0,
         state=state_to_go_on_from(plan, algorithm, loaded, say) if loaded else {},
         snapshots=parts_to_go_on_from(plan, loaded, say) if loaded else {},
         starts=plan.source.starts(algorithm, plan.actors),

@@ -19,11 +19,11 @@ from shoal.core.algorithm import Replay
 from shoal.core.blueprint import named_leaves
 from shoal.core.errors import BadInput, RunFailed
 from shoal.core.program import Driver, Ended, Fault, Reply, Report, check_fits
-from shoal.core.weights import layout_of
 from shoal.experiment import Plan
 from shoal.launch.checks import Check, Checks
 from shoal.launch.compose import make_blueprint
 from shoal.launch.evaluation import Evaluator
+from shoal.learning import handed_in
 from shoal.learning.replay_update import is_saved, replay_bytes
 from shoal.learning.soundness import BAD_UPDATE
 from shoal.process.device import settle_process, unscanned
@@ -210,14 +210,10 @@ class Training:
     def _answer(self, report: Report) -> Reply | None:
         """The driver's reply. Weights that it hands in are the run's from here on, also in checkpoints."""
         reply = None if self._driver is None else self._driver(report)
-        if reply is None or reply.weights is None:
+        if reply is None or not reply.brings:
             return reply
-        size = layout_of(report.state.params).size
-        if reply.weights.shape != (size,):
-            raise BadInput(f"weights of shape {reply.weights.shape} were handed in: this run's have shape ({size},)")
-        if not np.isfinite(reply.weights).all():
-            raise BadInput("the weights that were handed in are not all finite")
-        self.outcome.state = self.blueprint.adopted(report.state, reply.weights)
+        handed_in.check(report.state, reply)
+        self.outcome.state = handed_in.adopted(self.blueprint.algorithm, report.state, reply)
         self._saved_version = -1  # a checkpoint of this version holds other weights
         return reply
 

@@ -97,7 +97,7 @@ class Command:
 
 def _started(words: Sequence[str], out: Any, err: Any) -> subprocess.Popen[Any]:
     # A training starts with these signals blocked, and unblocks them once it has handlers: none is lost, none kills it.
-    held = REQUESTS if words[0] == "train" else ()
+    held = REQUESTS if words[0] in ("train", "join") else ()
     before = signal.pthread_sigmask(signal.SIG_BLOCK, held)
     try:
         return subprocess.Popen(

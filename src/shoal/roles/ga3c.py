@@ -24,6 +24,7 @@ from shoal.core.program import Context, Episode, Ports, Report, Snapshot, Steps
 from shoal.core.telemetry import News, NewsFormat, mean_metrics, metric_name
 from shoal.core.trajectory import as_trajectory
 from shoal.core.weights import to_vector
+from shoal.learning.handed_in import adopted
 from shoal.learning.remote_gradients import SEEN, Known, RemoteGradients
 from shoal.learning.soundness import Watch, largest, seen_in
 from shoal.roles.hill_climb import Climber, Control, CoreLoad, Numbers, say
@@ -339,8 +340,8 @@ class Applier:
                 lags=lags,
             )
             lags = Counter()
-            if reply.weights is not None:
-                self.state = blueprint.adopted(self.state, reply.weights)
+            if reply.brings:
+                self.state = adopted(blueprint.algorithm, self.state, reply)
             if blueprint.driven:
                 self._publish()
 

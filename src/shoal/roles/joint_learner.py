@@ -16,11 +16,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from shoal.core.blueprint import Blueprint
+from shoal.core.errors import BadInput
 from shoal.core.ports import Board, Group, GroupBroken, Op
 from shoal.core.program import Context, Episode, Ports, Reply, Report, Snapshot, Steps
 from shoal.core.telemetry import is_maximum
 from shoal.core.trajectory import as_trajectory
-from shoal.core.weights import from_words, moved, to_vector, to_words, words_of
+from shoal.core.weights import from_words, layout_of, moved, to_vector, to_words, words_of
+from shoal.learning.handed_in import adopted
 from shoal.learning.intake import BatchSource, Intake
 from shoal.learning.joint_update import JointUpdate, Together
 from shoal.learning.soundness import Watch
@@ -92,15 +94,23 @@ class JointLearner:
         Learners that average their weights only periodically differ from the reported weights: they move by the same difference.
         """
         if self._index == 0:
-            if reply.weights is not None:
+            if reply.leaves:
+                raise BadInput("several learners take in weights and statistics alone, not the optimiser's moments")
+            if reply.brings:
                 reported = to_vector(self.state.params)
-                self.state = self._blueprint.adopted(self.state, reply.weights)
-                handed.publish(self.version, np.concatenate([reported, to_vector(self.state.params)]))
+                self.state = adopted(self._blueprint.algorithm, self.state, reply)
+                others = reply.statistics or jax.tree.map(np.zeros_like, self.state.obs)
+                handed.publish(self.version, to_vector((reported, self.state.params, others)))
             self._publish()
-        given = yield from self._group.mean(self._index, np.array([reply.weights is not None], np.float32))
+        given = yield from self._group.mean(self._index, np.array([reply.brings], np.float32))
         if given[0] > 0 and self._index != 0:
-            old, new = handed.latest()[1].reshape(2, -1)
-            self.state = self._blueprint.adopted(self.state, moved(to_vector(self.state.params), old, new))
+            mine, vector = to_vector(self.state.params), handed.latest()[1]
+            old, new = vector[: 2 * mine.size].reshape(2, -1)
+            others = layout_of(self.state.obs).tree(vector[2 * mine.size :])
+            told = others if others is not None and others.count > 0 else None
+            self.state = adopted(
+                self._blueprint.algorithm, self.state, Reply(weights=moved(mine, old, new), statistics=told)
+            )
         self._intake.release()
 
     def _end(self) -> Steps:

@@ -19,6 +19,7 @@ from shoal.core.ports import Board, Op, Slot, Stream
 from shoal.core.program import Context, Part, Ports, Reply, Report, Snapshot, Steps
 from shoal.core.trajectory import as_trajectory
 from shoal.core.weights import to_vector
+from shoal.learning.handed_in import adopted
 from shoal.learning.soundness import Watch
 from shoal.learning.update import Update, make_update
 
@@ -93,9 +94,9 @@ class Trainer:
         )
 
     def adopt(self, reply: Reply) -> None:
-        """Adopt the weights of the reply, if it has any."""
-        if reply.weights is not None:
-            self.state = self._blueprint.adopted(self.state, reply.weights)
+        """Adopt what the reply hands in, if anything."""
+        if reply.brings:
+            self.state = adopted(self._blueprint.algorithm, self.state, reply)
             self.actor = self._blueprint.algorithm.actor_state(self.state)
 
     def snapshots(self) -> Snapshot:

@@ -18,10 +18,12 @@ from shoal.core.blueprint import Blueprint
 from shoal.core.config import Fraction, Positive
 from shoal.core.keys import going_on
 from shoal.core.ports import NOT_YET, Op, Pool, Roster, Slot, Stream, Table
-from shoal.core.program import Context, Episode, Part, Ports, Report, Snapshot, Steps
+from shoal.core.program import Context, Episode, Part, Ports, Reply, Report, Snapshot, Steps
 from shoal.core.telemetry import News, NewsFormat, mean_metrics
 from shoal.core.trajectory import Array, as_trajectory
+from shoal.core.weights import to_vector
 from shoal.learning.gradient_steps import ReplayGradients, make_gradient_steps
+from shoal.learning.handed_in import adopted, with_others
 from shoal.learning.replay_update import REPLAY, OneRing, ReplayMemory, is_saved
 from shoal.learning.shared_layout import SharedLayout
 from shoal.learning.shared_statistics import SharedStatistics
@@ -267,16 +269,23 @@ class Monitor:
             if self._due(version, reported) and (news or came is None):
                 self._last = self._report(version, news) if news else self._last_word(version)
                 reply = yield self._last
-                if reply.weights is not None:
-                    yield from self._adopt(self._last.state, reply.weights)
+                if reply.brings:
+                    yield from self._adopt(self._last.state, reply)
                 news, reported = [], time.monotonic()
 
-    def _adopt(self, state: LearnerState, weights: np.ndarray) -> Generator[Op[Any], Any, None]:
+    def _adopt(self, state: LearnerState, reply: Reply) -> Generator[Op[Any], Any, None]:
         """Move the shared weights from those reported to those handed in; changes pushed by workers meanwhile are kept."""
         before = self._rows(self._layout.pack(state))
-        after = self._rows(self._layout.pack(self._blueprint.adopted(state, weights)))
+        after = self._rows(self._layout.pack(adopted(self._blueprint.algorithm, state, reply)))
         for row, (old, new) in enumerate(zip(before, after, strict=True)):
             yield from self._weights.move(old, new, row)
+        if reply.statistics is not None and "statistics" in self._ports:
+
+            def by(_: Any, rows: Any) -> Any:
+                mine: Any = self._layout.unpack_statistics(rows[0], state).obs
+                return [to_vector(with_others(mine, reply.statistics))]
+
+            yield from self._ports["statistics"].change([0], by)
 
     def _due(self, version: int, reported: float) -> bool:
         if version <= self._version:

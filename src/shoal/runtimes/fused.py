@@ -28,6 +28,7 @@ from shoal.core.telemetry import metric_name, over_all
 from shoal.core.trajectory import Array, Trajectory
 from shoal.learning import fused_replay
 from shoal.learning.compiled_update import update
+from shoal.learning.handed_in import adopted
 from shoal.learning.replay_update import REPLAY, is_saved
 from shoal.learning.soundness import SOUND, Watch, kept, largest, seen_in
 from shoal.runtimes.session import Event, Events
@@ -162,8 +163,8 @@ class FusedSession:
                     pending = pool.submit(run, loop, version, updates)
                 self._loop = loop
                 reply = yield from self._events(told, version, done, began, ended)
-                if reply.weights is not None:
-                    learner = blueprint.adopted(loop.learner, reply.weights)
+                if reply.brings:
+                    learner = adopted(blueprint.algorithm, loop.learner, reply)
                     self._loop = loop._replace(learner=learner, actor=blueprint.algorithm.actor_state(learner))
                 if updates and blueprint.driven:
                     pending = pool.submit(run, self._loop, version, updates)
@@ -181,7 +182,7 @@ class FusedSession:
         for i, path in enumerate(((ACTING, 0), (LEARNING,), (STARTS, 0))):
             keys[:updates, i] = keys_in_a_row(seed, *path, first=version, count=updates)
         made = blueprint.spent + (version - blueprint.start + np.arange(size)) * blueprint.steps_per_update
-        return keys, (made / max(1, blueprint.budget)).astype(np.float32)
+        return keys, blueprint.progress_at(made).astype(np.float32)
 
     def _events(
         self, told: Found, version: int, updates: int, began: float, ended: float

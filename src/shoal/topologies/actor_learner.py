@@ -170,8 +170,9 @@ class ActorLearnerTopology:
             ports["learners"] = GroupSpec(members=count, size=size, roles=learners)
             ports["states"] = BoardSpec(writer=learners[0], readers=learners, size=state_size(blueprint), history=2)
             ports["totals"] = BoardSpec(writer=learners[0], readers=learners, size=TOTALS_SIZE, history=2)
-            if blueprint.driven:  # weights as reported, and as handed in
-                size = 2 * layout_of(blueprint.initial_state().params).size
+            if blueprint.driven:  # weights as reported, and as handed in; statistics of others' observations
+                shapes = blueprint.state_shapes
+                size = 2 * layout_of(shapes.params).size + layout_of(shapes.obs).size
                 ports["handed"] = BoardSpec(writer=learners[0], readers=learners, size=size, history=2)
         return Program(roles=tuple(roles), ports=ports)
 

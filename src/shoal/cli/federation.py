@@ -1,0 +1,133 @@
+"""`shoal federation`: status of a parent, a whole federation on this machine, certificates."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from shoal.cli.federation_flags import configured, finished, help_of, sort, write_report
+from shoal.cli.flags import one_positional, split, whole_number
+from shoal.core.errors import BadInput, nearest
+
+COMMANDS = ("status", "local", "cert")
+USAGE = """usage: shoal federation status URL --token-file T [--pin FINGERPRINT] [--json]
+       shoal federation local ENV --children N [--topology NAME] [--actors N] [--FIELD VALUE ...]
+       shoal federation cert [--cert FILE] [--key FILE] [--host NAME,ADDRESS] [--days N]
+
+status  children of a parent, their versions, contributions and rates
+local   a parent and its children on this machine, in one command; takes the flags of `shoal parent`, and passes --topology,
+        --runtime, --actors, --envs, --backend and --learners on to the children
+cert    a self-signed certificate for --cert and --key; prints its fingerprint, which `shoal join --pin` takes
+
+  --children N    processes that train (2)
+  --out FOLDER    the parent's run folder; those of the children are in its folder children/
+  --quiet         no progress
+  --json          one JSON object as the last line of standard output
+"""
+LOCAL_OWN = ("out", "children", "config", "bind")
+PASSED = ("topology", "runtime", "actors", "envs", "backend", "learners")
+
+
+def run(words: list[str]) -> int:
+    if not words or words[0] in ("--help", "-h"):
+        print(help_of(USAGE) if words else USAGE, end="\n" if words else "")
+        return 0
+    command, *rest = words
+    if command not in COMMANDS:
+        raise BadInput(
+            f"unknown command 'federation {command}'.{nearest(command, COMMANDS)} See shoal federation --help."
+        )
+    return {"status": _status, "local": _local, "cert": _cert}[command](rest)
+
+
+def _status(words: list[str]) -> int:
+    parsed = split(words, ("json", "help"), ("token-file", "pin"))
+    if "help" in parsed.switches:
+        print(USAGE, end="")
+        return 0
+    url = one_positional(parsed, "address of a parent")
+    if "token-file" not in parsed.options:
+        raise BadInput("--token-file is missing: the file with the secret that the parent admits")
+
+    from shoal.federation.status import ask
+    from shoal.federation.token_files import read_token
+
+    report = ask(url, read_token(parsed.options["token-file"]), parsed.options.get("pin", ""))
+    if "json" in parsed.switches:
+        print(json.dumps(report), flush=True)
+        return 0
+    print(f"{report['run']}: {report['rule']}, version {report['version']:,}, {report['pushes']:,} pushes")
+    print(f"{report['env_steps']:,} steps, {report['episodes']:,} episodes, {report['rejected']} rejected")
+    print(f"{'child':<24} {'':<8} {'pushes':>8} {'share':>6} {'steps':>12} {'lag':>5} {'distance':>9} {'strikes':>7}")
+    for child in report["children"]:
+        where = "here" if child["present"] else "away"
+        print(
+            f"{child['child']:<24} {where:<8} {child['pushes']:>8,} {child['share']:>6.0%} {child['steps']:>12,}"
+            f" {child['staleness']:>5} {child['distance']:>9.3g} {child['strikes']:>7}"
+        )
+    return 0
+
+
+def _local(words: list[str]) -> int:
+    parsed = split(words, ("quiet", "json", "no-report", "help"))
+    if "help" in parsed.switches:
+        print(help_of(USAGE))
+        return 0
+    env = one_positional(parsed, "environment")
+    count = whole_number(parsed, "children", 2)
+    sorted_ = sort(parsed, LOCAL_OWN)
+    sorted_.federation.setdefault("expect", str(count))
+    given = configured(sorted_)
+
+    from shoal.cli.parent import settings_of
+    from shoal.experiment import cores
+    from shoal.federation.local import LocalChildren
+    from shoal.federation.parent import Parent
+    from shoal.launch.entry import say
+    from shoal.run.folder import RunFolder
+
+    settings, env = settings_of(sorted_.settings, sorted_.own, [env])
+    passed = {n: v for n, v in sorted_.settings.items() if n.partition(".")[0] in PASSED}
+    passed.setdefault("actors", max(1, cores() // count))
+    flags = [f"--{name.replace('_', '-')}={value}" for name, value in passed.items()]
+    about: dict[str, Any] = {n: v for n, v in settings.items() if n == "topology" or n not in PASSED}
+    out = sorted_.own.get("out")
+    quiet = "quiet" in parsed.switches
+    children: LocalChildren | None = None
+    with Parent(
+        env,
+        out=out,
+        bind=sorted_.own.get("bind", "127.0.0.1:0"),
+        quiet=quiet,
+        over=lambda: children is not None and children.over(),
+        **given,
+        **about,
+    ) as parent:
+        folder: RunFolder = parent.folder.folder
+        with LocalChildren(count, folder.path / "children", flags, say) as children:
+            children.start(parent.url, parent.token_file)
+            summary = parent.run()
+    write_report(summary["run"], wanted="no-report" not in parsed.switches and not summary["stopped"])
+    finished(summary, quiet=quiet, json="json" in parsed.switches)
+    return 0
+
+
+def _cert(words: list[str]) -> int:
+    parsed = split(words, ("help",), ("cert", "key", "host", "days"))
+    if "help" in parsed.switches:
+        print(USAGE, end="")
+        return 0
+    if parsed.positional:
+        raise BadInput(f"shoal federation cert takes options alone, not {parsed.positional[0]!r}")
+
+    from shoal.federation.addresses import fingerprint_of
+    from shoal.process.openssl import make_certificate
+
+    cert, key = Path(parsed.options.get("cert", "cert.pem")), Path(parsed.options.get("key", "key.pem"))
+    names = [name for name in parsed.options.get("host", "localhost,127.0.0.1").split(",") if name]
+    make_certificate(cert, key, names, whole_number(parsed, "days", 365))
+    print(f"certificate {cert}, key {key}", file=sys.stderr)
+    print(f"fingerprint {fingerprint_of(cert)}")
+    return 0

@@ -1,0 +1,99 @@
+"""`shoal parent`: average the weights of children that train elsewhere."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from typing import Any
+
+from shoal.cli.federation_flags import configured, finished, help_of, sort, write_report
+from shoal.cli.flags import split
+from shoal.core.errors import BadInput
+
+SWITCHES = ("quiet", "json", "no-report", "help")
+OWN = ("out", "resume", "bind", "cert", "key", "token-file", "children", "pin", "config")
+BIND = "127.0.0.1:7777"
+
+USAGE = """usage: shoal parent ENV [--algo NAME] [--rule NAME] [--alpha A] [--beta B] [--bind HOST:PORT] [--FIELD VALUE ...]
+       shoal parent --resume RUN [--bind HOST:PORT]
+
+Serves one agent to children that train it elsewhere: each pushes its weights, the parent averages and answers with its own. Prints
+the command with which a child joins. Leaves a run folder that eval, play, report and --resume read. All settings of `shoal train`
+that describe the run (algorithm, net, --steps over all children, --until-return, --seed) are told to the children.
+
+  --bind HOST:PORT    where to listen (127.0.0.1:7777); beyond this machine only with --cert and --key
+  --cert F --key F    TLS; `shoal federation cert` makes a pair
+  --token-file T      the secret that children show; by default a new one, RUN/token
+  --children URLS     dial these children, which listen (shoal join --listen), instead of listening
+  --pin FP,FP         fingerprints of their certificates, in the same order
+  --out FOLDER        the run folder; by default runs/<env>-<algo>-parent-<time>
+  --resume RUN        go on with a parent; its version never goes back
+  --config FILE       settings of the run from a .toml or .json file; flags win over it
+  --quiet             no progress
+  --json              one JSON object as the last line of standard output
+  --no-report         skip report.html
+"""
+
+
+def run(words: list[str]) -> int:
+    parsed = split(words, SWITCHES)
+    if "help" in parsed.switches:
+        print(help_of(USAGE))
+        return 0
+    if len(parsed.positional) > 1:
+        raise BadInput(f"give one environment, not {len(parsed.positional)}: {' '.join(parsed.positional)}")
+    sorted_ = sort(parsed, OWN)
+    own, quiet = sorted_.own, "quiet" in parsed.switches
+    if not parsed.positional and "resume" not in own and "config" not in own:
+        raise BadInput("no environment: give an id such as LunarLander-v3, or --resume RUN")
+    given = configured(sorted_)
+    children = [url for url in own.get("children", "").split(",") if url]
+
+    from shoal.federation.addresses import check_url, client_tls
+    from shoal.federation.parent import Parent
+
+    pins = [pin for pin in own.get("pin", "").split(",") if pin]
+    for number, url in enumerate(children):
+        client_tls(check_url(url), pins[number] if number < len(pins) else "")
+    settings, env = settings_of(sorted_.settings, own, parsed.positional)
+    with Parent(
+        env,
+        out=own.get("out"),
+        resume=own.get("resume"),
+        bind=own.get("bind", None if children else BIND),
+        cert=own.get("cert"),
+        key=own.get("key"),
+        token_file=own.get("token-file"),
+        children=children,
+        pins=pins,
+        quiet=quiet,
+        **given,
+        **settings,
+    ) as parent:
+        if parent.url:
+            print(f"join with:  {join_command(parent, own.get('cert'))}", file=sys.stderr, flush=True)
+        summary = parent.run()
+    write_report(summary["run"], wanted="no-report" not in parsed.switches and not summary["stopped"])
+    finished(summary, quiet=quiet, json="json" in parsed.switches)
+    return 0
+
+
+def settings_of(flags: dict[str, Any], own: dict[str, str], positional: list[str]) -> tuple[dict[str, Any], Any]:
+    """(settings of the run, environment), from a file and from flags, which win."""
+    from shoal.experiment import merge, read_file
+
+    settings = merge(read_file(own["config"]) if "config" in own else {}, flags)
+    named = settings.pop("env", None)
+    for name in ("machine", "spec"):
+        settings.pop(name, None)
+    return settings, positional[0] if positional else named
+
+
+def join_command(parent: Any, cert: str | None) -> str:
+    """What to type on a child's machine."""
+    words = ["shoal", "join", parent.url, "--token-file", str(parent.token_file)]
+    if cert is not None:
+        from shoal.federation.addresses import fingerprint_of
+
+        words += ["--pin", fingerprint_of(cert)]
+    return shlex.join(words)

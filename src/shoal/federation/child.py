@@ -1,0 +1,173 @@
+"""A child: an ordinary run that exchanges weights with a parent. `join` is all of it."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import socket
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from shoal import launch
+from shoal.core.errors import BadInput, RunFailed
+from shoal.experiment import Plan, resolve
+from shoal.experiment import join as join_runtime
+from shoal.federation import wire
+from shoal.federation.addresses import address_of, server_tls
+from shoal.federation.client import Lost
+from shoal.federation.courier import Courier, Exchanged
+from shoal.federation.driver import ExchangeDriver
+from shoal.federation.link import Link
+from shoal.federation.settings import ExchangeConfig, understood
+from shoal.federation.vectors import StateVectors
+from shoal.launch.compose import initial_state
+from shoal.process.device import settle_process
+from shoal.run.folder import RunFolder
+
+FIRST = 60.0  # seconds for the first weights to arrive
+
+
+class Joined(NamedTuple):
+    """What became of a child."""
+
+    child: str
+    result: launch.Result
+    exchanges: int
+    bytes_up: int
+    bytes_down: int
+    milliseconds: tuple[float, ...]  # of the last exchanges
+    rejoined: int
+
+    def summary(self) -> dict[str, Any]:
+        """For people and programs: what was exchanged, and what the run came to."""
+        quantiles = np.quantile(self.milliseconds, (0.5, 0.99)).tolist() if self.milliseconds else (None, None)
+        known = self.result.summary
+        return {
+            "child": self.child,
+            "exchanges": self.exchanges,
+            "rejoined": self.rejoined,
+            "bytes_up": self.bytes_up,
+            "bytes_down": self.bytes_down,
+            "exchange_ms_p50": quantiles[0],
+            "exchange_ms_p99": quantiles[1],
+            **{name: known[name] for name in ("env_steps", "updates", "episodes", "ended", "params_sha256", "run")},
+        }
+
+
+def join(
+    url: str | None = None,
+    *,
+    token: str,
+    name: str = "",
+    listen: str | None = None,
+    pin: str = "",
+    cert: str | Path | None = None,
+    key: str | Path | None = None,
+    trust: bool = False,
+    out: str | Path | None = None,
+    quiet: bool = False,
+    say: Callable[[str], None] | None = None,
+    settings: Mapping[str, Any] | None = None,
+) -> Joined:
+    """Train as a child of the parent at `url`, or of the one that calls at `listen`, until it says stop or the budget is spent.
+
+    Environment, algorithm, net and budget are the parent's. `settings` are this machine's own: topology, runtime, actors, envs,
+    backend, seed. `trust` allows the parent to name code by import path. Raises `BadInput` if the parent cannot be reached or
+    refuses, or if what it asks for cannot be done here.
+    """
+    say = say or _say
+    child = name or default_name()
+    if (url is None) == (listen is None):
+        raise BadInput("give the address of a parent, or --listen HOST:PORT to wait for one")
+    tls = server_tls(Path(cert) if cert else None, Path(key) if key else None)
+    address = None if listen is None else address_of(listen)
+    encoding: wire.Encoding = "float32"  # until the parent's settings are known
+    try:
+        while True:
+            courier = Courier(child, token, encoding=encoding)
+            with Link(url, courier, pin=pin, listen=address, token=token, tls=tls) as link:
+                if address is not None:
+                    say(f"{child} waits for its parent at {link.url}")
+                    link.wait_joined()
+                assert courier.welcome is not None
+                plan, exchange = planned(courier.welcome, dict(settings or {}), child, trust)
+                if exchange.encoding != encoding:  # the hello names it: say it again
+                    encoding = exchange.encoding
+                    continue
+                return _train(link, courier, child, plan, exchange, out, quiet, say)
+    except Lost as error:
+        raise BadInput(str(error)) from None
+
+
+def default_name() -> str:
+    """The machine's name with a few random letters: no two children have the same."""
+    host = "".join(letter if letter.isalnum() else "-" for letter in socket.gethostname().split(".")[0])[:40]
+    return f"{host.strip('-') or 'child'}-{os.getpid()}-{secrets.token_hex(2)}"
+
+
+def _train(
+    link: Link,
+    courier: Courier,
+    child: str,
+    plan: Plan,
+    exchange: ExchangeConfig,
+    out: str | Path | None,
+    quiet: bool,
+    say: Callable[[str], None],
+) -> Joined:
+    welcome = courier.welcome
+    assert welcome is not None
+    settle_process()
+    vectors = StateVectors(initial_state(plan), moments=bool(welcome.moments))
+    check_same(welcome, vectors, plan)
+    courier.architecture = vectors.architecture
+    link.give(None)
+    begun = link.take(FIRST)
+    if begun is None or begun.weights is None:
+        raise RunFailed(f"the parent sent no weights within {FIRST:g} s")
+    driver = ExchangeDriver(link, vectors, exchange, begun, say)
+    result = launch.run(
+        plan,
+        out=RunFolder.create(out, plan.source.name, plan.settings.algo, child),
+        weights=_first_leaves(vectors, begun),
+        driver=driver,
+        quiet=quiet,
+    )
+    driver.finish(result.state)
+    return Joined(
+        child, result, driver.exchanges, link.bytes_up, link.bytes_down, tuple(link.milliseconds), link.rejoined
+    )
+
+
+def planned(welcome: wire.Welcome, own: Mapping[str, Any], child: str, trust: bool) -> tuple[Plan, ExchangeConfig]:
+    """The run that the parent's welcome and this machine's own choices describe."""
+    env, loose, exchange = understood(welcome.settings, own, child, trust=trust)
+    join_runtime(loose)
+    plan = resolve(env, loose)
+    if welcome.moments and plan.settings.learners > 1:
+        raise BadInput(f"--learners is {plan.settings.learners}: where moments travel, a child has one learner")
+    return plan, exchange
+
+
+def check_same(welcome: wire.Welcome, vectors: StateVectors, plan: Plan) -> None:
+    """Raise `BadInput` unless the weights that train here are laid out as the parent's."""
+    if vectors.architecture != welcome.architecture or vectors.layout.size != welcome.size:
+        raise BadInput(
+            f"architecture: {plan.source.name} with {plan.settings.algo} and {plan.settings.net} has {vectors.layout.size}"
+            f" weights here ({vectors.architecture}), {welcome.size} at the parent ({welcome.architecture})"
+        )
+    if vectors.observed != welcome.normaliser or vectors.moments != welcome.moments:
+        raise BadInput("architecture: the parent's normaliser or moments are not those of this machine's run")
+
+
+def _first_leaves(vectors: StateVectors, begun: Exchanged) -> dict[str, np.ndarray]:
+    assert begun.weights is not None
+    return vectors.leaves(begun.weights, begun.normaliser, {})
+
+
+def _say(message: str) -> None:
+    print(message, file=sys.stderr, flush=True)

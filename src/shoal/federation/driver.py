@@ -1,0 +1,221 @@
+"""A child's driver: gives the run's weights to the link at update boundaries, and hands the parent's answer back to the run.
+
+The run itself is an ordinary one. It goes on while an exchange is under way; what the parent sends is taken in at a later update
+(`federation.adoption`). While the parent is away the run trains on alone.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+import numpy as np
+
+from shoal.core.algorithm import LearnerState
+from shoal.core.program import Reply, Report
+from shoal.federation.adoption import adopt, adopts_now, contribution
+from shoal.federation.client import Refusal
+from shoal.federation.courier import Exchanged, Update
+from shoal.federation.link import FINAL, Link
+from shoal.federation.normaliser import Counts, difference, merge
+from shoal.federation.settings import ExchangeConfig
+from shoal.federation.vectors import StateVectors
+
+RETURNS = 256  # episodes of one push whose returns travel
+LOOK = 0.05  # seconds between two looks at the connection, for a child that waits
+LAST = 10.0  # seconds for the last exchange of a run
+
+
+class Now(NamedTuple):
+    """What of the learner's state travels."""
+
+    weights: np.ndarray
+    counts: Counts | None
+    moments: Mapping[str, np.ndarray]
+
+
+class _Given(NamedTuple):
+    """An exchange that is under way."""
+
+    now: Now
+    counts: Counts | None  # what the parent knows of the observations once it has applied the push
+    steps: int
+    returns: tuple[float, ...]
+    episodes: int
+
+
+class ExchangeDriver:
+    """Drives one child's run: `launch.run(plan, driver=ExchangeDriver(...))`. Begins with the parent's weights `begun`."""
+
+    def __init__(
+        self,
+        link: Link,
+        vectors: StateVectors,
+        exchange: ExchangeConfig,
+        begun: Exchanged,
+        say: Callable[[str], None] = lambda message: None,
+    ) -> None:
+        assert begun.weights is not None and link.courier.welcome is not None
+        self.exchanges = 0
+        self.told_to_stop = begun.stop
+        self._link, self._vectors, self._exchange, self._say = link, vectors, exchange, say
+        self._welcome = link.courier.welcome
+        self._base, self._start = begun.version, begun.weights  # what the next change is measured from
+        self._known = begun.normaliser  # observations that the parent knows of
+        self._given: _Given | None = None
+        self._refused = False
+        self._steps = self._counted = self._episodes = 0  # since the last push; of the run, already counted; episodes
+        self._returns: deque[float] = deque(maxlen=RETURNS)
+        self._version = 0  # of the run, at the last push
+        self._at = time.monotonic()
+
+    def __call__(self, report: Report) -> Reply | None:
+        """Count what happened, take in an answer that has come, begin an exchange that is due."""
+        self._steps += report.env_steps - self._counted
+        self._counted = report.env_steps
+        self._episodes += len(report.episodes)
+        self._returns.extend(episode.ret for episode in report.episodes if math.isfinite(episode.ret))
+        got = self._receive(0.0) if self._given is not None else None
+        due = self._link.busy is False and self._due(report.version)
+        if got is None and not due:
+            return Reply(stop=True) if self.told_to_stop else None
+        before = now = self._now(report.state)
+        if got is not None:
+            now = self._adopted(now, got)
+        if due and not self.told_to_stop:
+            self._give(now, report.version)
+            if not self._exchange.overlap and (got := self._wait(None)) is not None:
+                now = self._adopted(now, got)
+        return self._reply(before, now)
+
+    def finish(self, state: LearnerState | None) -> None:
+        """After the run: give what was learnt since the last exchange, if the parent is there to take it."""
+        if self.told_to_stop or state is None:
+            return
+        if self._given is not None and self._wait(LAST) is None:
+            return
+        if self._steps and not self.told_to_stop:
+            self._give(self._now(state), self._version)
+            self._wait(LAST)
+
+    def _now(self, state: LearnerState) -> Now:
+        vectors = self._vectors
+        return Now(vectors.vector(state), vectors.counts_of(state), vectors.moments_of(state))
+
+    def _due(self, version: int) -> bool:
+        exchange = self._exchange
+        return bool(
+            (exchange.episodes and self._episodes >= exchange.episodes)
+            or (exchange.every_updates and version - self._version >= exchange.every_updates)
+            or (exchange.every_seconds and time.monotonic() - self._at >= exchange.every_seconds)
+        )
+
+    def _give(self, now: Now, version: int) -> None:
+        up, after = _unknown(now.counts, self._known)
+        self._given = _Given(now, after, self._steps, tuple(self._returns), self._episodes)
+        took = self._link.milliseconds[-1] if self._link.milliseconds else None
+        self._link.give(
+            Update(
+                contribution(self._welcome.takes, now.weights, self._start),
+                base=self._base,
+                episodes=self._episodes,
+                steps=self._steps,
+                normaliser=up,
+                moments=now.moments,
+                returns=tuple(self._returns),
+                took=took,
+            )
+        )
+        self._steps = self._episodes = 0
+        self._returns.clear()
+        self._version, self._at = version, time.monotonic()
+
+    def _wait(self, seconds: float | None) -> Exchanged | None:
+        """The answer, waited for while the parent is connected, and at most so long."""
+        until = math.inf if seconds is None else time.monotonic() + seconds
+        while self._given is not None and self._link.connected and time.monotonic() < until:
+            got = self._receive(LOOK)
+            if got is not None:
+                return got
+        return None
+
+    def _receive(self, timeout: float) -> Exchanged | None:
+        """The answer, if it has come. What the parent refused counts as not given."""
+        given = self._given
+        assert given is not None
+        try:
+            got = self._link.take(timeout)
+        except Refusal as refusal:
+            self._given = None
+            if refusal.refused.reason in FINAL:
+                raise
+            self._steps += given.steps
+            self._episodes += given.episodes
+            self._returns.extend(given.returns)
+            if not self._refused:
+                self._say(f"{refusal}; training goes on")
+            self._refused = True
+            return None
+        if got is not None:
+            self.exchanges += 1
+            self.told_to_stop = got.stop
+        return got
+
+    def _adopted(self, now: Now, got: Exchanged) -> Now:
+        """What the run goes on with; the base of the next change is set."""
+        given, self._given = self._given, None
+        assert given is not None
+        pushed = given.now
+        if got.weights is None or not adopts_now(self._welcome.adopts, got.version, self._base):
+            self._start = pushed.weights  # the change until then is with the parent
+            return now
+        beta = self._welcome.beta
+        weights = now.weights
+        if not np.array_equal(got.weights, pushed.weights):
+            weights = adopt(now.weights, pushed.weights, got.weights, beta)
+        self._start = adopt(pushed.weights, pushed.weights, got.weights, beta)
+        self._base = got.version
+        moments = {
+            name: _mixed(name in self._vectors.squares, now.moments[name], pushed.moments[name], vector, beta)
+            for name, vector in got.moments.items()
+            if name in now.moments
+        }
+        return Now(weights, self._with_others(now.counts, given.counts, got.normaliser), {**now.moments, **moments})
+
+    def _with_others(self, now: Counts | None, sent: Counts | None, all_: Counts | None) -> Counts | None:
+        """The child's statistics with what others have observed. A restarted parent may know less than it did: nothing then."""
+        if now is None or sent is None or all_ is None:
+            return now
+        if all_.samples < sent.samples:
+            self._known = sent
+            return now
+        self._known = all_
+        return merge(now, difference(all_, sent))
+
+    def _reply(self, before: Now, now: Now) -> Reply | None:
+        weights = now.weights if now.weights is not before.weights and (now.weights != before.weights).any() else None
+        others = None
+        if now.counts is not None and before.counts is not None and now.counts.samples > before.counts.samples:
+            others = self._vectors.statistics(difference(now.counts, before.counts))
+        moved = {n: v for n, v in now.moments.items() if (v != before.moments[n]).any()}
+        if weights is None and others is None and not moved and not self.told_to_stop:
+            return None
+        leaves = self._vectors.moment_leaves(moved)
+        return Reply(weights=weights, statistics=others, leaves=leaves, stop=self.told_to_stop)
+
+
+def _unknown(mine: Counts | None, known: Counts | None) -> tuple[Counts | None, Counts | None]:
+    """(observations that the parent does not know of, all that it then knows). None once older ones have faded here."""
+    if mine is None or known is None:
+        return None, known
+    if mine.samples < known.samples:
+        return None, known
+    return difference(mine, known), mine
+
+
+def _mixed(square: bool, now: np.ndarray, pushed: np.ndarray, parent: np.ndarray, beta: float) -> np.ndarray:
+    mixed = adopt(now, pushed, parent, beta)
+    return np.maximum(mixed, 0.0) if square else mixed

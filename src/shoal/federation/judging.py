@@ -1,0 +1,79 @@
+"""Evaluation of a parent's weights beside the training, one snapshot at a time, in the guarded process of `launch`."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+
+from shoal.core.algorithm import Algorithm
+from shoal.core.keys import CHECKING, key_data
+from shoal.federation.ledger import updates_of
+from shoal.federation.state import State
+from shoal.federation.vectors import StateVectors
+from shoal.launch.checks import EPISODES
+from shoal.launch.evaluation import EvaluationFailed, Evaluator
+
+
+class Judged(NamedTuple):
+    """What one evaluation came to."""
+
+    state: State  # the snapshot whose weights played
+    ret: float  # mean of its episodes
+
+
+class Judging:
+    """Evaluations of one parent. Nothing here waits; the process that plays has half of the time at most."""
+
+    def __init__(
+        self,
+        evaluator: Evaluator,
+        algorithm: Algorithm,
+        vectors: StateVectors,
+        *,
+        every: int,
+        sample: bool,
+        seed: int,
+        say: Callable[[str], None],
+    ) -> None:
+        self._evaluator, self._algorithm, self._vectors, self._say = evaluator, algorithm, vectors, say
+        self._every, self._sample, self._seed = every, sample, seed
+        self._number = 0
+        self._snapshot: State | None = None  # whose weights play now
+        self._began = self._pause_until = 0.0
+        self._next = every  # updates at which the next one is due
+        self.failed = False
+        self.last: float | None = None
+
+    def look(self, state: State, *, wanted: bool) -> Judged | None:
+        """Begin an evaluation that is due, or `wanted` at once; the one that has just ended, if one has."""
+        if self.failed:
+            return None
+        try:
+            if self._snapshot is None:
+                if wanted or (self._every and updates_of(state) >= self._next):
+                    self._begin(state, wanted)
+                return None
+            played = self._evaluator.look()
+        except EvaluationFailed as error:
+            self.failed = True
+            self._say(f"no further evaluation on the way: {error}")
+            return None
+        if played is None:
+            return None
+        judged, self._snapshot = Judged(self._snapshot, float(np.mean(played.returns))), None
+        now = time.monotonic()
+        self._pause_until, self.last = now + (now - self._began), judged.ret
+        return judged
+
+    def _begin(self, state: State, wanted: bool) -> None:
+        now = time.monotonic()
+        if now < self._pause_until and not wanted:
+            return
+        learner = self._vectors.state(state.weights, state.normaliser, state.moments)
+        seed = int(key_data(self._seed, CHECKING, self._number)[0])
+        self._evaluator.begin(self._algorithm.actor_state(learner), EPISODES, sample=self._sample, seed=seed)
+        self._snapshot, self._began, self._number = state, now, self._number + 1
+        self._next = updates_of(state) + self._every

@@ -1,0 +1,73 @@
+"""Children of a parent on the same machine: processes of their own, which end with it, whatever ends it."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from shoal.core.errors import BadInput
+from shoal.process.commands import Command
+
+RESTARTS = 3  # of a child that something kills
+GRACE = 15.0  # seconds for a child to write its checkpoint
+
+
+class LocalChildren:
+    """`count` processes `shoal join ...`. One that is killed begins again under its name; one that is refused ends all."""
+
+    def __init__(self, count: int, folder: Path, words: Sequence[str], say: Callable[[str], None]) -> None:
+        self._count, self._folder, self._words, self._say = count, folder, tuple(words), say
+        self._running: dict[str, Command] = {}
+        self._lives: dict[str, int] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def start(self, url: str, token_file: Path) -> None:
+        """Start all of them."""
+        self._join = ["join", url, "--token-file", str(token_file), "--quiet", *self._words]
+        for number in range(self._count):
+            self._begin(f"child-{number}")
+
+    def over(self) -> bool:
+        """Whether no child is left. Raises `BadInput` with a child's reason where it was refused."""
+        for name, child in list(self._running.items()):
+            code = child.code
+            if code is None:
+                continue
+            del self._running[name]
+            if code == BadInput.exit_code:
+                raise BadInput(f"{name}: {child.reason}")
+            if code == 0:
+                continue
+            if self._lives[name] <= RESTARTS:
+                self._say(f"{name} was lost ({child.reason if code > 0 else f'signal {-code}'}): it begins again")
+                self._begin(name)
+            else:
+                self._say(f"{name} was lost {self._lives[name]} times: it is left out")
+        return not self._running
+
+    def close(self) -> None:
+        """End those that still run: a request first, then by force."""
+        for child in self._running.values():
+            child.send(signal.SIGTERM)
+        until = time.monotonic() + GRACE
+        for child in self._running.values():
+            if child.wait(max(0.0, until - time.monotonic())) is None:
+                child.send(signal.SIGKILL)
+                child.wait(GRACE)
+        self._running.clear()
+
+    def _begin(self, name: str) -> None:
+        life = self._lives[name] = self._lives.get(name, 0) + 1
+        out = self._folder / (name if life == 1 else f"{name}-{life}")
+        self._running[name] = Command([*self._join, "--name", name, "--out", str(out)])

@@ -1,0 +1,361 @@
+"""A parent: serves the hub, evaluates its weights, writes a run folder that every other command reads, decides when to end.
+
+with Parent("CartPole-v1", algo="a2c", steps=200_000, bind="127.0.0.1:7777") as parent:
+    print(parent.url, parent.token_file)
+    summary = parent.run()
+"""
+
+from __future__ import annotations
+
+import contextlib
+import queue
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from shoal.core.errors import BadInput, RunFailed
+from shoal.core.program import Fault
+from shoal.experiment import Plan, nest, resolve
+from shoal.federation import state as states
+from shoal.federation.addresses import address_of, check_bind, server_tls
+from shoal.federation.guard import Guard, Limits, Tokens
+from shoal.federation.hub import Federation, Hub
+from shoal.federation.judging import Judged, Judging
+from shoal.federation.ledger import Heard, Ledger, updates_of
+from shoal.federation.parent_folder import ParentFolder, Settled
+from shoal.federation.parent_panel import ParentPanel, Shown
+from shoal.federation.server import Dialled
+from shoal.federation.serving import Serving
+from shoal.federation.settings import FederationConfig, rule_of, told
+from shoal.federation.vectors import StateVectors
+from shoal.launch.checks import IN_A_ROW, NICE
+from shoal.launch.compose import initial_state, make_algorithm
+from shoal.launch.entry import say
+from shoal.launch.evaluation import Evaluator
+from shoal.process.device import settle_process
+from shoal.process.lock import RunLock
+from shoal.process.signals import StopRequest
+from shoal.run.history import Course
+from shoal.run.sinks import open_sinks
+from shoal.runtimes.threads import aside
+
+LOOK = 0.05  # seconds that the loop waits for a push at most
+GRACE = 10.0  # seconds for children to hear that training is over
+NOTE = b"stopping: checkpointing (again to exit now)\n"
+
+
+class Parent:
+    """One parent. Entering it opens the socket; `run` serves until the budget is spent, the goal is reached, or a signal."""
+
+    def __init__(
+        self,
+        env: Any = None,
+        *,
+        out: str | Path | None = None,
+        resume: str | Path | None = None,
+        bind: str | None = "127.0.0.1:7777",
+        cert: str | Path | None = None,
+        key: str | Path | None = None,
+        token_file: str | Path | None = None,
+        children: Sequence[str] = (),
+        pins: Sequence[str] = (),
+        federation: FederationConfig | None = None,
+        rule: Mapping[str, Any] | None = None,
+        limits: Limits | None = None,
+        quiet: bool = False,
+        over: Callable[[], bool] = lambda: False,
+        **settings: Any,
+    ) -> None:
+        """`settings` are those of `shoal.train`; `rule` those of the rule. `over` may end the training from outside.
+
+        Raises `BadInput` for what cannot be done, before anything is opened.
+        """
+        self._quiet, self._over_outside = quiet, over
+        known = ParentFolder.settled(resume) if resume is not None else None
+        self.config = known.federation if known is not None and federation is None else federation or FederationConfig()
+        fields = known.rule if known is not None and rule is None else dict(rule or {})
+        made_rule = rule_of(self.config, fields)
+        self._address = None if bind is None else address_of(bind)
+        self._tls = server_tls(Path(cert) if cert else None, Path(key) if key else None)
+        if self._address is not None:
+            check_bind(self._address.host, tls=self._tls is not None, token=True)
+        self.plan = self._planned(env, known, settings)
+        settle_process()
+        first = initial_state(self.plan)
+        self.vectors = StateVectors(first, moments=self.config.moments == "travel")
+        self._algorithm = make_algorithm(self.plan)
+        topology = nest(settings).get("topology", {}) or (known.topology if known is not None else {})
+        start = states.start(
+            self.vectors.vector(first),
+            normaliser=self.vectors.observed,
+            moments=self.vectors.moments_of(first),
+            squares=self.vectors.squares,
+        )
+        self.folder = ParentFolder.open(
+            self.plan, self.vectors, Settled(self.config, fields, topology), out=out, resume=resume, say=say
+        )
+        try:
+            self.token_file, secret = self.folder.token(token_file)
+            restored = self.folder.restored() if resume is not None else None
+            self.ledger, self._before = Ledger(), restored.seconds if restored else 0.0
+            if restored is not None:
+                start = restored.state
+                self.ledger.recent.extend(restored.recent)
+                self.folder.check_fits(start)
+        except BaseException:
+            self.folder.discard()
+            raise
+        tokens = Tokens()
+        tokens.admit(secret)
+        about = Federation(
+            run=self.folder.run,
+            architecture=self.vectors.architecture,
+            rule=made_rule,
+            rule_name=self.config.rule,
+            settings=told(self.plan, self.config, topology),
+            by_steps=self.config.weigh == "steps",
+        )
+        self.hub = Hub(about, start, Guard(limits or Limits(), tokens))
+        self._heard: queue.SimpleQueue[Heard] = queue.SimpleQueue()
+        self.hub.heard = lambda push: self._heard.put(Heard(push, time.monotonic()))
+        self._dialled = [Dialled(url, secret, pins[i] if i < len(pins) else "") for i, url in enumerate(children)]
+        self._first_at: float | None = None
+        self._solved_at: float | None = None
+        self._reached = 0
+        self._kept: states.State | None = None  # the judged weights that reached the goal
+        self._stack = contextlib.ExitStack()
+
+    @staticmethod
+    def _planned(env: Any, known: Settled | None, settings: Mapping[str, Any]) -> Plan:
+        given = {name: value for name, value in settings.items() if value is not None}
+        if known is None:
+            if env is None:
+                raise BadInput("no environment: give an id such as LunarLander-v3, or --resume RUN")
+            return resolve(env, {"eval_episodes": 500, **given})
+        stored = known.plan(given)
+        return resolve(stored.pop("env") if env is None else env, stored)
+
+    def __enter__(self) -> Self:
+        try:
+            stack = self._stack
+            stack.enter_context(RunLock(self.folder.folder.path, say))
+            self._stop = stack.enter_context(StopRequest(NOTE))
+            aside(self._stop.listener())
+            self.folder.write_config()
+            arrays = self.folder.save(self.hub, self.ledger, self._seconds())
+            if not arrays:
+                raise RunFailed(
+                    f"cannot write a checkpoint in {str(self.folder.folder.path)!r}: a parent needs one to begin"
+                )
+            self.hub.stored(arrays)  # the versions that it reserves may be given out
+            self._serving = stack.enter_context(Serving(self.hub, self._address, tls=self._tls, children=self._dialled))
+        except BaseException as error:
+            self._stack.close()
+            if isinstance(error, BadInput):
+                self.folder.discard()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stack.close()
+
+    @property
+    def url(self) -> str:
+        """Where children dial; empty for a parent that only dials."""
+        return self._serving.url
+
+    def run(self, after: Callable[[Evaluator], None] | None = None) -> dict[str, Any]:
+        """Serve to the end, evaluate, and write the summary, which is returned."""
+        settings, folder = self.plan.settings, self.folder.folder
+        title = f"{self.plan.source.name} {settings.algo}, {self.config.rule}"
+
+        def on_fault(fault: Fault) -> None:
+            folder.log(f"{fault.role} {fault.kind}\n{fault.detail}")
+
+        with contextlib.ExitStack() as stack:
+            evaluator = stack.enter_context(Evaluator(self.plan, on_fault=on_fault, say=say, nice=NICE))
+            self._stop.on_abort(evaluator.kill)
+            with ParentPanel(title, self.url, quiet=self._quiet) as panel:
+                self._panel = panel
+                self._stop.on_abort(panel.close)
+                sinks = open_sinks(settings.sinks, folder, self.plan.as_dict(), panel.say)
+                with contextlib.closing(sinks) as self._sink:
+                    self._judging = Judging(
+                        evaluator,
+                        self._algorithm,
+                        self.vectors,
+                        every=self.config.eval_every,
+                        sample=settings.until_eval_by == "sampled",
+                        seed=settings.seed,
+                        say=panel.say,
+                    )
+                    ended = self._loop()
+                    self._end(ended)
+            summary = self._summary(ended)
+            learner = self._learner()
+            self.folder.finish(learner, self._algorithm, summary)
+            if ended in ("budget", "solved") and settings.eval_episodes:
+                with contextlib.suppress(KeyboardInterrupt), self._stop.interruptible():
+                    self.folder.evaluate(evaluator, self._algorithm.actor_state(learner), summary)
+        if after is not None:
+            after(evaluator)
+        return summary
+
+    def _loop(self) -> str:
+        """Hear pushes, evaluate, write, show; why it is over."""
+        self._course, written, saved = Course(), time.monotonic(), time.monotonic()
+        faults: dict[str, str] = {}
+        while True:
+            self._hear(LOOK)
+            state, now = self.hub.state, time.monotonic()
+            judged = self._judging.look(state, wanted=self._wants_judgement())
+            if judged is not None:
+                self._note(judged)
+            for url, why in self._serving.faults.items():
+                if faults.get(url) != why:
+                    faults[url] = why
+                    self._panel.say(f"{url}: {why}")
+            if now - written >= self.plan.settings.metrics_every and state.pushes:
+                written = now
+                self._write(state, now)
+            self._show(state, now)
+            ended = self._over(state, judged)
+            if ended is not None:
+                return ended
+            if now - saved >= self.plan.settings.checkpoint_every:
+                saved = now
+                self._save()
+
+    def _hear(self, seconds: float) -> None:
+        with contextlib.suppress(queue.Empty):
+            heard = self._heard.get(timeout=seconds)
+            if self._first_at is None:
+                self._first_at = heard.at
+            while True:
+                self.ledger.add(heard)
+                heard = self._heard.get_nowait()
+
+    def _wants_judgement(self) -> bool:
+        """Children have reached the goal: whether the parent's own weights have is worth knowing at once."""
+        settings, score = self.plan.settings, self.ledger.score
+        reached = settings.until_return is not None and score is not None and score >= settings.until_return
+        return reached or (settings.until_eval is not None and self._reached > 0)
+
+    def _note(self, judged: Judged) -> None:
+        state = self.hub.state
+        self._sink.write(state.steps, {"eval/return": judged.ret, "eval/step": float(judged.state.steps)})
+        goal = self.plan.settings.until_eval
+        self._reached = self._reached + 1 if goal is not None and judged.ret >= goal else 0
+
+    def _over(self, state: states.State, judged: Judged | None) -> str | None:
+        settings, score = self.plan.settings, self.ledger.score
+        goal = settings.until_return
+        if goal is not None and score is not None and score >= goal:
+            confirmed = judged is not None and judged.ret >= goal
+            if confirmed or self._judging.failed:
+                return self._solved(judged)
+        if self._reached >= IN_A_ROW:
+            return self._solved(judged)
+        if self.config.updates is not None:
+            if updates_of(state) >= self.config.updates:
+                return "budget"
+        elif settings.steps is not None and state.steps >= settings.steps:
+            return "budget"
+        if self._stop.requested:
+            return self._stop.why
+        return "children" if self._over_outside() else None
+
+    def _solved(self, judged: Judged | None) -> str:
+        self._solved_at = self._seconds()
+        self._kept = None if judged is None else judged.state
+        return "solved"
+
+    def _end(self, ended: str) -> None:
+        """Take nothing more in; let children hear of it, unless the parent is to go on later; the last checkpoint."""
+
+        def close() -> None:
+            self.hub.stop = True
+            if self._kept is not None:  # the policy that was judged is the one that is kept
+                kept, now = self._kept, self.hub.state
+                self.hub.state = now._replace(
+                    version=now.version + 1, weights=kept.weights, normaliser=kept.normaliser, moments=kept.moments
+                )
+
+        if ended in ("stopped", "paused"):
+            self._serving.close()
+        else:
+            self._serving.call(close)
+        self._hear(0.001)
+        self._seconds_spent = self._seconds()
+        self._save()
+        self._write(self.hub.state, time.monotonic())
+        until = time.monotonic() + GRACE
+        while ended not in ("stopped", "paused") and self.hub.state.present and time.monotonic() < until:
+            self._hear(LOOK)
+            if self._stop.requested:
+                return
+
+    def _seconds(self) -> float:
+        """Since the first push, over all restarts."""
+        return self._before + (0.0 if self._first_at is None else time.monotonic() - self._first_at)
+
+    def _save(self) -> None:
+        arrays = self.folder.save(self.hub, self.ledger, self._seconds())
+        if arrays:
+            self._serving.call(lambda: self.hub.stored(arrays))
+
+    def _write(self, state: states.State, now: float) -> None:
+        seconds = self._seconds()
+        self._sink.write(
+            state.steps,
+            {
+                **self.ledger.metrics(state, now),
+                "speed/env_steps": float(state.steps),
+                "speed/updates": float(updates_of(state)),
+                "speed/seconds": seconds,
+                "speed/steps_per_s": state.steps / seconds if seconds > 0 else 0.0,
+                "federation/version": float(state.version),
+                "federation/rejected": float(sum(self.hub.guard.refused.values())),
+            },
+        )
+
+    def _show(self, state: states.State, now: float) -> None:
+        mean, settings = self.ledger.return_mean, self.plan.settings
+        if mean is not None:
+            self._course.add(mean)
+        updates = updates_of(state)
+        steps = settings.steps or 1
+        of, done = (
+            (f"steps, {self.config.updates:,} updates wanted", updates / self.config.updates)
+            if self.config.updates is not None
+            else (f"of {steps:,}", state.steps / steps)
+        )
+        self._panel.update(
+            Shown(
+                self._seconds(),
+                state.version,
+                updates,
+                state.pushes,
+                state.steps,
+                of,
+                done,
+                mean,
+                self._judging.last,
+                self._course.points,
+                self.ledger.children(state, now),
+                sum(self.hub.guard.refused.values()),
+            )
+        )
+
+    def _learner(self) -> Any:
+        state = self.hub.state
+        return self.vectors.state(state.weights, state.normaliser, state.moments)
+
+    def _summary(self, ended: str) -> dict[str, Any]:
+        return self.folder.summary(
+            self.hub, self.ledger, ended=ended, seconds=self._seconds_spent, solved_at=self._solved_at
+        )

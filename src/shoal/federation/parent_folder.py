@@ -1,0 +1,237 @@
+"""A parent's run folder: that of an ordinary run, which `eval`, `play` and `report` read, and `federation.json` beside it.
+
+A checkpoint holds the learner's state under the names of every run, and the parent's own state (versions, children with their
+sequence numbers, what a rule keeps) under `federation/`.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+import numpy as np
+
+from shoal.core import config as configs
+from shoal.core.algorithm import Algorithm, LearnerState
+from shoal.core.blueprint import named_leaves
+from shoal.core.errors import BadInput
+from shoal.core.weights import params_hash
+from shoal.experiment import Plan, merge
+from shoal.federation import state as states
+from shoal.federation.hub import Hub
+from shoal.federation.ledger import Ledger, updates_of
+from shoal.federation.settings import FederationConfig
+from shoal.federation.token_files import make_token, read_token
+from shoal.federation.vectors import StateVectors
+from shoal.launch.evaluation import EvaluationFailed, Evaluator
+from shoal.launch.saved import check_same_spaces, under, write_policy
+from shoal.run.checkpoints import Checkpoints, Loaded
+from shoal.run.folder import RunFolder, read_json
+from shoal.studies import statistics
+
+FILE, TOKEN = "federation.json", "token"
+OURS = "federation/"  # where the names of the parent's own arrays begin
+
+
+class Settled(NamedTuple):
+    """What a parent was started with."""
+
+    federation: FederationConfig
+    rule: Mapping[str, Any]  # settings of its rule
+    topology: Mapping[str, Any]  # what of it was set, for the children
+    run: str = ""
+    config: Mapping[str, Any] = {}  # config.json
+
+    def plan(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        """Settings to resolve again, with what is given now."""
+        stored = {name: value for name, value in self.config.items() if name not in ("machine", "spec")}
+        return merge(stored, given)
+
+
+class Restored(NamedTuple):
+    """What a checkpoint brings back."""
+
+    state: states.State
+    seconds: float
+    recent: list[float]
+
+
+class ParentFolder:
+    """Everything that a parent reads and writes on the disk."""
+
+    def __init__(
+        self,
+        folder: RunFolder,
+        plan: Plan,
+        vectors: StateVectors,
+        settled: Settled,
+        new: bool,
+        say: Callable[[str], None],
+    ) -> None:
+        self.folder, self.run = folder, settled.run or f"{folder.path.name}-{secrets.token_hex(4)}"
+        self._plan, self._vectors, self._settled, self._new, self._say = plan, vectors, settled, new, say
+        self._checkpoints = Checkpoints(folder.checkpoints, keep=plan.settings.keep, on_alert=say)
+
+    @staticmethod
+    def settled(path: str | Path) -> Settled:
+        """What the parent of this folder was started with. `BadInput` if it is no parent's."""
+        folder = RunFolder.open(path)
+        file = folder.path / FILE
+        if not file.exists():
+            raise BadInput(
+                f"{str(path)!r} is no parent's run: it has no {FILE}; `shoal train --resume` goes on with others"
+            )
+        saved = read_json(file)
+        config = configs.build(FederationConfig, saved.get("federation", {}))
+        tables = (saved.get("rule", {}), saved.get("topology", {}))
+        return Settled(config, *tables, str(saved.get("run", "")), folder.read_config())
+
+    @classmethod
+    def open(
+        cls,
+        plan: Plan,
+        vectors: StateVectors,
+        settled: Settled,
+        *,
+        out: str | Path | None,
+        resume: str | Path | None,
+        say: Callable[[str], None],
+    ) -> ParentFolder:
+        """A new folder, or the one to go on with."""
+        if resume is None:
+            folder = RunFolder.create(out, plan.source.name, plan.settings.algo, "parent")
+            return cls(folder, plan, vectors, settled, True, say)
+        if out is not None:
+            raise BadInput("--out and --resume: a resumed parent goes on in its own folder")
+        known = cls.settled(resume)
+        return cls(RunFolder.open(resume), plan, vectors, settled._replace(run=known.run), False, say)
+
+    def discard(self) -> None:
+        """A new folder whose parent was refused leaves nothing behind."""
+        if self._new:
+            self.folder.discard()
+
+    def write_config(self) -> None:
+        """config.json as of any run, and federation.json."""
+        self.folder.write_config(self._plan.as_dict())
+        document = {
+            "run": self.run,
+            "federation": configs.as_dict(self._settled.federation),
+            "rule": dict(self._settled.rule),
+            "topology": dict(self._settled.topology),
+        }
+        self.folder.write_json(self.folder.path / FILE, document)
+
+    def token(self, given: str | Path | None) -> tuple[Path, str]:
+        """(where the secret is, the secret): the file given, or one in the folder, which is made if it is not there."""
+        path = Path(given) if given is not None else self.folder.path / TOKEN
+        if path.exists():
+            return path, read_token(path)
+        return path, make_token(path)
+
+    def _loaded(self) -> Loaded:
+        return self._checkpoints.load(self.folder.checkpoint or "last")
+
+    def restored(self) -> Restored:
+        """The parent as its last checkpoint has it: its version is beyond every one that was given out."""
+        loaded = self._loaded()
+        check_same_spaces(self._plan, loaded.meta)
+        state = states.from_arrays(under(loaded.arrays, OURS))
+        return Restored(state, float(loaded.meta.get("seconds", 0.0)), loaded.arrays["recent"].tolist())
+
+    def check_fits(self, state: states.State) -> None:
+        """Raise `BadInput` if the checkpoint's weights are not those of the plan."""
+        if len(state.weights) != self._vectors.layout.size or tuple(state.moments) != self._vectors.moments:
+            raise BadInput(
+                f"the checkpoint does not fit: {len(state.weights)} weights there, {self._vectors.layout.size} here;"
+                " leave the settings of --net, --algo and --moments as they were"
+            )
+
+    def save(self, hub: Hub, ledger: Ledger, seconds: float) -> dict[str, np.ndarray]:
+        """A checkpoint; the parent's arrays of it, {} if the disk refuses. `Hub.stored` is the caller's to call."""
+        ours, state = hub.checkpoint(), hub.state
+        learner = self._vectors.state(state.weights, state.normaliser, state.moments)
+        arrays = {f"state/{name}": array for name, array in named_leaves(learner).items()}
+        arrays |= {f"{OURS}{name}": array for name, array in ours.items()}
+        arrays["recent"] = np.asarray(ledger.recent, np.float64)
+        meta = {
+            "version": updates_of(state),
+            "env_steps": state.steps,
+            "seconds": seconds,
+            "episodes": state.episodes,
+            "spec": msgspec.to_builtins(self._plan.spec),
+            "config": {name: value for name, value in self._plan.as_dict().items() if name != "spec"},
+            "lasting": [],
+        }
+        return ours if self._checkpoints.save(state.steps, arrays, meta, ledger.score) is not None else {}
+
+    def finish(self, learner: LearnerState, algorithm: Algorithm, summary: Mapping[str, Any]) -> None:
+        """policy.safetensors and summary.json."""
+        write_policy(self.folder.policy_path, self._plan, learner, algorithm)
+        self.folder.write_json(self.folder.summary_path, summary)
+
+    def evaluate(self, evaluator: Evaluator, actor: Any, summary: dict[str, Any]) -> None:
+        """Episodes of the parent's last weights, greedy and sampled; into the summary and evaluation.json."""
+        episodes, seed, ways = self._plan.settings.eval_episodes, self._plan.settings.seed, {}
+        try:
+            for sample, way in ((False, "eval"), (True, "eval_sampled")):
+                before = evaluator.faults
+                played = evaluator.play(actor, episodes, sample=sample, seed=seed)
+                found = statistics.summarise(played.returns)
+                summary |= {f"{way}_mean": found.mean, f"{way}_sd": found.sd, "eval_episodes": episodes}
+                ways["sampled" if sample else "greedy"] = {
+                    **{name: getattr(found, name) for name in ("mean", "sd", "iqm", "ci")},
+                    "episodes": episodes,
+                    "returns": played.returns,
+                    "lengths": played.lengths,
+                    "greedy": not sample,
+                    "faults": evaluator.faults - before,
+                }
+                self.folder.write_json(self.folder.evaluation_path, ways)
+        except EvaluationFailed as error:
+            self._say(f"shoal: trained, but not evaluated: {error}")
+        summary["eval_faults"] = evaluator.faults
+        self.folder.write_json(self.folder.summary_path, summary)
+
+    def summary(
+        self, hub: Hub, ledger: Ledger, *, ended: str, seconds: float, solved_at: float | None
+    ) -> dict[str, Any]:
+        """What `summary.json` holds; evaluations are filled in later."""
+        state, settings, report = hub.state, self._plan.settings, hub.report()
+        return {
+            "env": self._plan.source.name,
+            "algo": settings.algo,
+            "topology": "federation",
+            "rule": hub.federation.rule_name,
+            "seed": settings.seed,
+            "children": len(state.children),
+            "exchanges": state.pushes,
+            "updates": updates_of(state),
+            "version": state.version,
+            "env_steps": state.steps,
+            "episodes": state.episodes,
+            "bytes_up": sum(child["bytes_up"] for child in report["children"]),
+            "bytes_down": sum(child["bytes_down"] for child in report["children"]),
+            "exchange_ms_p50": ledger.quantile(0.5),
+            "exchange_ms_p99": ledger.quantile(0.99),
+            "rejected": report["rejected"],
+            "refused": report["refused"],
+            "wall_s": seconds,
+            "steps_per_s": state.steps / seconds if seconds > 0 else None,
+            "return_mean": ledger.return_mean,
+            "solved_at_s": solved_at,
+            "eval_mean": None,
+            "eval_sd": None,
+            "eval_sampled_mean": None,
+            "eval_sampled_sd": None,
+            "eval_episodes": None,
+            "eval_faults": 0,
+            "federation": report["children"],
+            "ended": ended,
+            "stopped": ended in ("stopped", "paused"),
+            "params_sha256": params_hash(self._vectors.layout.tree(np.array(state.weights))),
+            "run": str(self.folder.path),
+        }

@@ -1,0 +1,88 @@
+"""A parent's server on a thread of its own, beside evaluation, checkpoints and the panel."""
+
+from __future__ import annotations
+
+import asyncio
+import queue
+import ssl
+from collections.abc import Callable, Sequence
+from types import TracebackType
+from typing import Any, Self
+
+from shoal.core.errors import RunFailed, ShoalError
+from shoal.federation.addresses import Address
+from shoal.federation.hub import Hub
+from shoal.federation.server import Dialled, Server
+from shoal.runtimes.threads import aside
+
+STARTS = 30.0  # seconds for the socket to open
+ENDS = 10.0  # seconds for all connections to be closed
+
+
+class Serving:
+    """`with Serving(hub, address) as serving:` children may join. The hub belongs to this thread; `hub.state` may be read."""
+
+    def __init__(
+        self, hub: Hub, address: Address | None, *, tls: ssl.SSLContext | None = None, children: Sequence[Dialled] = ()
+    ) -> None:
+        self.hub, self.url = hub, ""
+        self._server = Server(hub, address, tls=tls, children=children)
+        self._listens = address is not None
+        self._over = False
+        self._ready: queue.SimpleQueue[Exception | None] = queue.SimpleQueue()
+        self._ended: queue.SimpleQueue[None] = queue.SimpleQueue()
+
+    @property
+    def faults(self) -> dict[str, str]:
+        """Why a child that listens is not reached, by its URL; why the hub stands still, as `hub`."""
+        return self._server.faults
+
+    def __enter__(self) -> Self:
+        aside(self._run)
+        failure = self._ready.get(timeout=STARTS)
+        if failure is not None:
+            raise failure
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close all connections and end the thread. May be called twice."""
+        if self._over:
+            return
+        self._over = True
+        self._loop.call_soon_threadsafe(self._leave.set)
+        try:
+            self._ended.get(timeout=ENDS)
+        except queue.Empty:  # the thread ends with the process
+            return
+
+    def call(self, action: Callable[[], Any]) -> Any:
+        """Run `action` on the hub's thread, between two messages; its result. After the end, here."""
+        if self._over:
+            return action()
+
+        async def act() -> Any:
+            return action()
+
+        return asyncio.run_coroutine_threadsafe(act(), self._loop).result()
+
+    def _run(self) -> None:
+        try:
+            asyncio.run(self._serve())
+        except ShoalError as error:
+            self._ready.put(error)
+        except Exception as error:  # told where the server is started
+            self._ready.put(RunFailed(f"the parent's server failed: {type(error).__name__}: {error}"))
+        finally:
+            self._ended.put(None)
+
+    async def _serve(self) -> None:
+        self._loop, self._leave = asyncio.get_running_loop(), asyncio.Event()
+        async with self._server as server:
+            self.url = server.url if self._listens else ""
+            self._ready.put(None)
+            await self._leave.wait()

@@ -1,0 +1,151 @@
+"""Settings of a federation, and what of them travels: the parent tells its children what to train and when to exchange.
+
+What comes over the wire is data. A child accepts known entries alone, builds them by the same typed path as a config file, and
+imports nothing that the parent names unless its user trusts it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import msgspec
+
+from shoal.core import config as configs
+from shoal.core.config import NonNegative, NonNegativeFloat, Positive
+from shoal.core.errors import BadInput, nearest
+from shoal.experiment import AXES, Plan, merge
+from shoal.federation.rules import RULES
+
+TOLD = ("algo", "net", "topology", "steps", "schedule_steps", "seed", "life_ends", "max_bad_updates")
+# What a child chooses for its own machine.
+OWN = (
+    "topology", "runtime", "actors", "envs", "learners", "backend", "seed", "checkpoint_every", "keep", "sinks",
+    "metrics_every", "max_faults", "report_every",
+)  # fmt: skip
+UNLIMITED = 2**40  # environment steps of a child whose parent counts updates
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExchangeConfig:
+    """When a child exchanges weights, at the boundary of an update: the first of these that is due. All 0: every episode."""
+
+    every_episodes: NonNegative = 0
+    """exchange after this many episodes"""
+    every_updates: NonNegative = 0
+    """exchange after this many updates of the child"""
+    every_seconds: NonNegativeFloat = 0.0
+    """exchange after this many seconds"""
+    overlap: bool = True
+    """go on training while an exchange is under way; without, the child waits for the answer, as the thesis does"""
+    encoding: Literal["float32", "float16", "int8"] = "float32"
+    """how weights travel"""
+
+    @property
+    def episodes(self) -> int:
+        """Episodes between two exchanges; 0 if they are not counted."""
+        return self.every_episodes or (0 if self.every_updates or self.every_seconds else 1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FederationConfig:
+    """What a parent does, besides the run that its children train."""
+
+    rule: str = "alpha_beta"
+    """how the children's weights are taken in; its settings are --rule.NAME, and --alpha and --beta for short"""
+    updates: Positive | None = None
+    """stop after this many changes of the parent's weights; by default --steps over all children is the budget"""
+    expect: Positive = 1
+    """children that are expected: the schedules of each run over its share of --steps"""
+    weigh: Literal["equal", "steps"] = "equal"
+    """how contributions are weighed: equally, or by environment steps"""
+    moments: Literal["local", "travel"] = "local"
+    """whether the optimiser's moments stay with each child or travel with the weights"""
+    eval_every: NonNegative = 100
+    """evaluate the parent's weights whenever this many updates have passed, on 25 episodes beside the training; 0 for never"""
+    every_episodes: NonNegative = 0
+    """children exchange after this many episodes; by default after every update in which an episode ended"""
+    every_updates: NonNegative = 0
+    """children exchange after this many of their updates"""
+    every_seconds: NonNegativeFloat = 0.0
+    """children exchange after this many seconds"""
+    overlap: bool = True
+    """children go on training while an exchange is under way; without, they wait for the answer"""
+    encoding: Literal["float32", "float16", "int8"] = "float32"
+    """how weights travel: int8 is 3.94 times smaller than float32"""
+
+    def __post_init__(self) -> None:
+        if self.rule not in RULES:
+            raise BadInput(f"unknown rule {self.rule!r}.{nearest(self.rule, RULES)} There are: {', '.join(RULES)}.")
+
+    @property
+    def exchange(self) -> dict[str, Any]:
+        """The fields of `ExchangeConfig`, for the children."""
+        return {name: getattr(self, name) for name in ExchangeConfig.__dataclass_fields__}
+
+
+def rule_of(config: FederationConfig, fields: Mapping[str, Any]) -> Any:
+    """The rule with its settings. `BadInput` for one that it has not, or a value that it refuses."""
+    return configs.build(RULES[config.rule], fields, "rule.")
+
+
+def told(plan: Plan, config: FederationConfig, topology: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """What the welcome tells a child: environment, algorithm, net, topology, budget, seed, when to exchange.
+
+    Of the topology, the name and what `topology` sets: the rest may depend on where a child runs.
+    """
+    whole = plan.as_dict()
+    whole["topology"] = {**(topology or {}), "name": whole["topology"]["name"]}
+    settings: dict[str, Any] = {"env": whole["env"], **{name: whole[name] for name in TOLD}}
+    assert plan.settings.steps is not None
+    if config.expect > 1 or config.updates is not None:
+        settings["schedule_steps"] = plan.settings.schedule_steps or max(1, plan.settings.steps // config.expect)
+    if config.updates is not None:
+        settings["steps"] = UNLIMITED
+    plain: dict[str, Any] = msgspec.json.decode(msgspec.json.encode({**settings, "exchange": config.exchange}))
+    return plain
+
+
+def understood(
+    settings: Mapping[str, Any], own: Mapping[str, Any], child: str, *, trust: bool
+) -> tuple[str, dict[str, Any], ExchangeConfig]:
+    """(environment, settings of the run, when to exchange) from a parent's welcome and the child's own choices.
+
+    Raises `BadInput` for entries that no parent sends, for choices that are the parent's, and for import paths unless `trust`.
+    """
+    strange = [name for name in settings if name not in (*TOLD, "env", "exchange")]
+    if strange or not isinstance(settings.get("env"), str) or not isinstance(settings.get("exchange", {}), dict):
+        raise BadInput(f"the parent's settings are not those of a run: {', '.join(strange) or 'no environment'}")
+    for name in own:
+        axis = name.partition(".")[0]
+        if axis.replace("-", "_") not in OWN:
+            raise BadInput(
+                f"--{name} is the parent's to choose; a child chooses {', '.join('--' + o for o in OWN[:6])}"
+            )
+    given = {name: value for name, value in settings.items() if name not in ("env", "exchange") and value is not None}
+    for axis in AXES:
+        table = given.get(axis, {})
+        if axis in given and not (isinstance(table, dict) and isinstance(table.get("name"), str)):
+            raise BadInput(f"the parent's settings have no name for {axis}")
+        _check_trusted(axis, table.get("name", ""), trust)
+    _check_trusted("env", settings["env"], trust)
+    given["seed"] = seed_of(int(given.get("seed", 0)), child)
+    loose = merge(given, {"eval_episodes": 0, "sinks": ("jsonl",)}, own)
+    exchange = configs.build(ExchangeConfig, settings.get("exchange", {}))
+    if "report_every" not in own and (exchange.episodes or exchange.every_updates):
+        loose["report_every"] = exchange.every_updates if not exchange.episodes else 1
+    return settings["env"], loose, exchange
+
+
+def _check_trusted(what: str, name: str, trust: bool) -> None:
+    if ":" in name and not trust:
+        raise BadInput(
+            f"the parent names {what} {name!r}, which is code to import here; --trust-env allows it, for a parent that you trust"
+        )
+
+
+def seed_of(seed: int, child: str) -> int:
+    """A child's own seed, from the parent's and the child's name: no two children act alike."""
+    return int.from_bytes(hashlib.sha256(f"{seed} {child}".encode()).digest()[:4], "big")

@@ -1,0 +1,104 @@
+"""A learner's state as the vectors that travel, and back: weights, statistics of observations, optimiser moments."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from shoal.core.algorithm import LearnerState, Moments
+from shoal.core.blueprint import named_leaves, restore_leaves
+from shoal.core.weights import layout_of, leaf_names, to_vector
+from shoal.federation.normaliser import Counts
+
+
+class StateVectors:
+    """How the states of one algorithm and net travel. `moments` says whether those of the optimiser do."""
+
+    def __init__(self, like: LearnerState, *, moments: bool = False) -> None:
+        self.like = like
+        self.layout = layout_of(like.params)
+        self._names = leaf_names(like.params)
+        every = leaf_names(like)
+        # Parts of the state that are shaped like the params: the optimiser's moments, target networks.
+        self.moments = self._shaped_like_params(every, "moments/") if moments else ()
+        self._targets = self._shaped_like_params(every, "extra/")
+        self.observed = 0 if like.obs is None else int(np.prod(like.obs.mean.shape))
+
+    @property
+    def architecture(self) -> str:
+        """Fingerprint of the weights' layout."""
+        return self.layout.fingerprint
+
+    @property
+    def squares(self) -> frozenset[str]:
+        """Moments that are never negative."""
+        return frozenset(name for name in self.moments if name.rpartition("/")[2] == "nu")
+
+    def _shaped_like_params(self, every: list[str], prefix: str) -> tuple[str, ...]:
+        first = self._names[0]
+        heads = [name.removesuffix(f"/{first}") for name in every if name.endswith(f"/{first}")]
+        there = set(every)
+        return tuple(
+            head.removeprefix(prefix)
+            for head in heads
+            if head.startswith(prefix) and all(f"{head}/{name}" in there for name in self._names)
+        )
+
+    def moments_of(self, state: LearnerState) -> dict[str, np.ndarray]:
+        """{name: [P]} of those that travel."""
+        leaves = named_leaves(state) if self.moments else {}
+        return {
+            group: np.concatenate([leaves[f"moments/{group}/{name}"].reshape(-1) for name in self._names])
+            for group in self.moments
+        }
+
+    def counts_of(self, state: LearnerState) -> Counts | None:
+        """The statistics of observations, if the run keeps any."""
+        if state.obs is None:
+            return None
+        mean, m2 = (np.asarray(part, np.float64).reshape(-1) for part in state.obs[1:])
+        return Counts(float(state.obs.count), mean, np.maximum(m2, 0.0))
+
+    def statistics(self, counts: Counts) -> Moments:
+        """Counts as the run keeps them."""
+        assert self.like.obs is not None
+        shape = self.like.obs.mean.shape
+        mean, m2 = (part.astype(np.float32).reshape(shape) for part in counts[1:])
+        return Moments(np.float32(counts.samples), mean, m2)
+
+    def moment_leaves(self, moments: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """Leaves of the state by name, for moments that came from outside."""
+        found: dict[str, np.ndarray] = {}
+        for group, vector in moments.items():
+            found |= self._leaves(f"moments/{group}", vector)
+        return found
+
+    def leaves(
+        self, weights: np.ndarray, counts: Counts | None, moments: Mapping[str, np.ndarray]
+    ) -> dict[str, np.ndarray]:
+        """Leaves of a state with these weights; target networks are equal to them."""
+        found = self._leaves("params", weights)
+        for target in self._targets:
+            found |= self._leaves(f"extra/{target}", weights)
+        if counts is not None and self.like.obs is not None:
+            found |= {f"obs/{name}": np.asarray(part) for name, part in self.statistics(counts)._asdict().items()}
+        return found | self.moment_leaves(moments)
+
+    def state(self, weights: np.ndarray, counts: Counts | None, moments: Mapping[str, np.ndarray]) -> LearnerState:
+        """A learner's state with these weights."""
+        named: dict[str, Any] = {**named_leaves(self.like), **self.leaves(weights, counts, moments)}
+        return LearnerState(*restore_leaves(self.like, named))
+
+    def vector(self, state: LearnerState) -> np.ndarray:
+        """[P] the weights."""
+        return to_vector(state.params)
+
+    def _leaves(self, prefix: str, vector: np.ndarray) -> dict[str, np.ndarray]:
+        found, at = {}, 0
+        for name, shape in zip(self._names, self.layout.shapes, strict=True):
+            size = int(np.prod(shape, dtype=np.int64))
+            found[f"{prefix}/{name}"] = np.array(vector[at : at + size], np.float32).reshape(shape)
+            at += size
+        return found

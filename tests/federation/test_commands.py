@@ -1,0 +1,239 @@
+"""`shoal parent`, `shoal join`, `shoal federation ...`: what they refuse, in one line and with exit code 2; what they print."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from families import CHILD, parent_of
+from parents import ARCHITECTURE, TOKEN, connected, make_hub, serving
+from websockets.asyncio.server import serve
+
+from shoal.cli.main import main
+from shoal.experiment import resolve
+from shoal.federation import wire
+from shoal.federation.addresses import fingerprint_of
+from shoal.federation.settings import FederationConfig, told
+
+
+def refused(words: list[str], capsys: pytest.CaptureFixture[str]) -> str:
+    """The one line with which a command refuses."""
+    with pytest.raises(SystemExit) as ended:
+        main(words)
+    lines = capsys.readouterr().err.strip().splitlines()
+    assert ended.value.code == 2, lines
+    assert len(lines) == 1 and lines[0].startswith("shoal: "), lines
+    return lines[0]
+
+
+@pytest.fixture
+def token(tmp_path: Path) -> str:
+    path = tmp_path / "token"
+    path.write_text(TOKEN + "\n")
+    return str(path)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["parent", "CartPole-v1", "--alpha", "1.5"], "alpha is 1.5; it must lie in [0, 1]"),
+        (["parent", "CartPole-v1", "--beta", "-0.5"], "beta is -0.5; it must lie in [0, 1]"),
+        (["parent", "CartPole-v1", "--alpha", "nan"], "expected a finite number"),
+        (["parent", "CartPole-v1", "--rule", "average"], "unknown rule 'average'"),
+        (["parent", "CartPole-v1", "--rule", "fedavg", "--alpha", "0.5"], "unknown setting --rule.alpha"),
+        (["parent", "CartPole-v1", "--bind", "0.0.0.0:7777"], "needs TLS (--cert and --key)"),
+        (["parent", "CartPole-v1", "--bind", "7777"], "expected HOST:PORT"),
+        (["parent", "CartPole-v1", "--cert", "c.pem"], "only --cert was given"),
+        (["parent", "CartPole-v1", "--key", "k.pem"], "only --key was given"),
+        (["parent", "CartPole-v1", "--children", "http://x"], "expected ws://HOST:PORT"),
+        (["parent", "CartPole-v1", "--every-updates", "-1"], "--every-updates is '-1'"),
+        (["parent", "CartPole-v1", "--alfa", "1"], "unknown option --alfa. Did you mean '--alpha'"),
+        (["parent"], "no environment"),
+        (["parent", "--resume", "nowhere"], "there is no run 'nowhere'"),
+        (["parent", "CartPole-v1", "--token-file", "/nowhere/token"], "cannot write the token file"),
+        (["join", "ws://127.0.0.1:7777"], "--token-file is missing"),
+        (["join", "--token-file", "T"], "give the address of one parent"),
+        (["join", "ws://127.0.0.1:7777", "--token-file", "nowhere"], "cannot read the token file 'nowhere'"),
+        (["federation", "locale"], "Did you mean 'local'"),
+        (["federation", "local", "CartPole-v1", "--children", "0"], "--children is 0: at least 1"),
+        (["federation", "local"], "give one environment"),
+        (["federation", "status", "ws://127.0.0.1:7777"], "--token-file is missing"),
+    ],
+)
+def test_bad_words(
+    words: list[str], said: str, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert said in refused(words, capsys)
+    assert not list(tmp_path.rglob("*")) or [path.name for path in tmp_path.iterdir()] == ["runs"]
+    assert not list(tmp_path.glob("runs/*"))
+
+
+def free_port() -> int:
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return int(one.getsockname()[1])
+
+
+@pytest.mark.parametrize("command", [["join"], ["federation", "status"]])
+def test_a_parent_that_is_not_there(command: list[str], token: str, capsys: pytest.CaptureFixture[str]) -> None:
+    url = f"ws://127.0.0.1:{free_port()}"
+    assert f"no parent at {url}" in refused([*command, url, "--token-file", token], capsys)
+
+
+@pytest.mark.parametrize("url", ["http://127.0.0.1:1", "ws://10.0.0.1:7777", "wss://u:p@h:1", "ws://127.0.0.1"])
+def test_addresses_that_no_parent_has(url: str, token: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert "address" in refused(["join", url, "--token-file", token], capsys)
+
+
+@pytest.mark.parametrize("command", [["join"], ["federation", "status"]])
+def test_a_wrong_token(command: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    other = tmp_path / "other"
+    other.write_text("another token, long enough as well")
+    hub = make_hub()
+    with serving(hub) as url:
+        line = refused([*command, url, "--token-file", str(other)], capsys)
+    assert "the parent refused (token)" in line and TOKEN not in line
+    assert hub.guard.refused["token"] == 1
+
+
+def cartpole(**changes: Any) -> Any:
+    hub = make_hub()
+    plan = resolve("CartPole-v1", {"algo": "a2c", "net": {"hidden": (4,)}, "steps": 100})
+    return hub, {**told(plan, FederationConfig()), **changes}
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({}, f"8 at the parent ({ARCHITECTURE})"),
+        ({"env": "mypkg:Env"}, "--trust-env"),
+        ({"env": "NoSuchEnv-v0"}, "NoSuchEnv-v0"),
+        ({"algo": {"name": "ppo", "clip": "wide"}}, "--algo.clip is 'wide'"),
+    ],
+)
+def test_a_parent_whose_run_cannot_be_trained_here(
+    changes: dict[str, Any], said: str, token: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    hub, settings = cartpole(**changes)
+    object.__setattr__(hub.federation, "settings", settings)
+    with serving(hub) as url:
+        words = ["join", url, "--token-file", token, "--out", str(tmp_path / "run")]
+        assert said in refused(words, capsys)
+    assert not (tmp_path / "run").exists()
+
+
+@contextmanager
+def another_protocol() -> Iterator[str]:
+    """A parent of a later version: its messages begin with another number."""
+    ready, url, box = threading.Event(), [""], {}
+
+    async def answer(connection: Any) -> None:
+        await connection.recv()
+        refusal = b"".join(wire.pieces(wire.Refused(reason="protocol", message="protocol 1; this side speaks 2")))
+        await connection.send(refusal[:3] + b"\x02" + refusal[4:])
+
+    async def main_() -> None:
+        box["loop"], box["end"] = asyncio.get_running_loop(), asyncio.Event()
+        async with serve(answer, "127.0.0.1", 0) as server:
+            url[0] = f"ws://127.0.0.1:{next(iter(server.sockets)).getsockname()[1]}"
+            ready.set()
+            await box["end"].wait()
+
+    thread = threading.Thread(target=lambda: asyncio.run(main_()))
+    thread.start()
+    ready.wait()
+    yield url[0]
+    box["loop"].call_soon_threadsafe(box["end"].set)
+    thread.join()
+
+
+def test_another_version_of_the_protocol(token: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with another_protocol() as url:
+        assert "protocol 2; this side speaks 1" in refused(["join", url, "--token-file", token], capsys)
+
+
+def test_a_port_in_use(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        one.listen()
+        port = one.getsockname()[1]
+        words = ["parent", "CartPole-v1", "--bind", f"127.0.0.1:{port}", "--out", str(tmp_path / "run")]
+        assert "is in use" in refused(words, capsys)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_run_that_is_no_parents(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    assert "is no parent's run" in refused(["parent", "--resume", str(tmp_path)], capsys)
+
+
+def test_status(token: str, capsys: pytest.CaptureFixture[str]) -> None:
+    hub = make_hub()
+    connected(hub, "pi-3")
+    with serving(hub) as url:
+        for words in (["--json"], []):
+            with pytest.raises(SystemExit) as ended:
+                main(["federation", "status", url, "--token-file", token, *words])
+            assert ended.value.code == 0
+    first, *rest = capsys.readouterr().out.splitlines()
+    report = json.loads(first)
+    assert report["version"] == 0 and [child["child"] for child in report["children"]] == ["pi-3"]
+    assert any("pi-3" in line and "here" in line for line in rest)
+    assert list(hub.state.children) == ["pi-3"]  # who asks is no child
+
+
+def test_a_certificate_and_its_fingerprint(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    cert, key = tmp_path / "c.pem", tmp_path / "k.pem"
+    words = ["federation", "cert", "--cert", str(cert), "--key", str(key)]
+    with pytest.raises(SystemExit) as ended:
+        main(words)
+    assert ended.value.code == 0
+    assert capsys.readouterr().out.split() == ["fingerprint", fingerprint_of(cert)]
+    assert key.stat().st_mode & 0o077 == 0
+    assert "exists already" in refused(words, capsys)
+
+
+def test_tls_with_a_pinned_certificate(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    cert, key = tmp_path / "c.pem", tmp_path / "k.pem"
+    with pytest.raises(SystemExit):
+        main(["federation", "cert", "--cert", str(cert), "--key", str(key)])
+    with parent_of(tmp_path / "run", algo="a2c", steps=100, cert=cert, key=key) as parent:
+        assert parent.url.startswith("wss://")
+        words = ["federation", "status", parent.url, "--token-file", str(parent.token_file)]
+        capsys.readouterr()
+        assert "not the pinned" in refused([*words, "--pin", "00" * 32], capsys)
+        assert "not trusted" in refused(words, capsys)
+        with pytest.raises(SystemExit) as ended:
+            main([*words, "--pin", fingerprint_of(cert), "--json"])
+        assert ended.value.code == 0
+
+
+def test_a_child_that_listens(tmp_path: Path) -> None:
+    port = free_port()
+    url = f"ws://127.0.0.1:{port}"
+    federation = FederationConfig(every_updates=1, eval_every=0, updates=3)
+    parent = parent_of(tmp_path / "parent", algo="a2c", federation=federation, children=[url])
+    code: list[Any] = []
+
+    def child() -> None:
+        words = ["join", "--listen", f"127.0.0.1:{port}", "--token-file", str(parent.token_file), "--quiet"]
+        own = [f"--{name.replace('_', '-')}={value}" for name, value in CHILD.items()]
+        try:
+            main([*words, "--out", str(tmp_path / "child"), *own])
+        except SystemExit as ended:
+            code.append(ended.code)
+
+    thread = threading.Thread(target=child)
+    thread.start()
+    with parent:
+        summary = parent.run()
+        thread.join(60)
+    assert summary["updates"] == 3 and summary["children"] == 1 and code == [0]

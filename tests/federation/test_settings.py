@@ -1,0 +1,89 @@
+"""What a parent tells its children is data: known entries, typed, and no code unless the child's user trusts it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from shoal.core.errors import BadInput
+from shoal.experiment import resolve
+from shoal.federation.settings import FederationConfig, rule_of, seed_of, told, understood
+
+
+def settings(**changes: Any) -> dict[str, Any]:
+    plan = resolve("CartPole-v1", {"algo": "a2c", "steps": 1000, "topology": "shared_params"})
+    return {**told(plan, FederationConfig(every_updates=3)), **changes}
+
+
+def test_what_is_told_is_understood() -> None:
+    env, loose, exchange = understood(settings(), {"actors": "2"}, "one", trust=False)
+    assert env == "CartPole-v1"
+    assert loose["topology"]["name"] == "shared_params" and loose["algo"]["name"] == "a2c"
+    assert loose["steps"] == 1000 and loose["actors"] == "2" and loose["eval_episodes"] == 0
+    assert exchange.every_updates == 3 and exchange.episodes == 0 and loose["report_every"] == 3
+    assert loose["seed"] == seed_of(0, "one") != seed_of(0, "two")
+
+
+def test_a_child_chooses_its_topology_and_keeps_the_parents_without() -> None:
+    _, loose, _ = understood(settings(), {"topology": "sync", "seed": "5"}, "one", trust=False)
+    assert loose["topology"] == {"name": "sync"}  # fields of the other one are gone
+    assert loose["seed"] == "5"
+
+
+@pytest.mark.parametrize("name", ["algo", "net", "algo.clip", "steps", "until_return"])
+def test_what_is_the_parents_is_not_the_childs(name: str) -> None:
+    with pytest.raises(BadInput, match="the parent's to choose"):
+        understood(settings(), {name: "1"}, "one", trust=False)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"env": "os:system"},
+        {"env": "gymnasium.envs:CartPole-v1"},
+        {"algo": {"name": "os:abort"}},
+        {"net": {"name": "mypkg:Net"}},
+        {"topology": {"name": "mypkg:Mine"}},
+    ],
+)
+def test_code_that_the_parent_names_is_not_imported(change: dict[str, Any]) -> None:
+    with pytest.raises(BadInput, match="--trust-env"):
+        understood(settings(**change), {}, "one", trust=False)
+    understood(settings(**change), {}, "one", trust=True)  # nothing is imported here yet
+
+
+@pytest.mark.parametrize(
+    "change", [{"env": None}, {"env": 3}, {"sinks": ["wandb"]}, {"out": "/etc"}, {"algo": "ppo"}, {"exchange": [1]}]
+)
+def test_what_no_parent_sends_is_refused(change: dict[str, Any]) -> None:
+    with pytest.raises(BadInput, match="the parent's settings"):
+        understood(settings(**change), {}, "one", trust=False)
+
+
+@pytest.mark.parametrize(
+    "exchange", [{"every_updates": -1}, {"every_seconds": "soon"}, {"encoding": "pickle"}, {"code": "x"}]
+)
+def test_the_exchange_is_typed(exchange: dict[str, Any]) -> None:
+    with pytest.raises(BadInput):
+        understood(settings(exchange=exchange), {}, "one", trust=False)
+
+
+def test_several_children_share_the_schedule_and_updates_leave_steps_open() -> None:
+    plan = resolve("CartPole-v1", {"algo": "a2c", "steps": 1000})
+    assert told(plan, FederationConfig())["schedule_steps"] is None
+    shared = told(plan, FederationConfig(expect=4))
+    assert (shared["steps"], shared["schedule_steps"]) == (1000, 250)
+    counted = told(plan, FederationConfig(updates=10))
+    assert counted["steps"] > 10**9 and counted["schedule_steps"] == 1000
+
+
+@pytest.mark.parametrize(("field", "value"), [("alpha", "1.5"), ("beta", "-0.1"), ("gamma", "1"), ("alpha", "much")])
+def test_settings_of_a_rule_are_checked(field: str, value: str) -> None:
+    with pytest.raises(BadInput, match=field):
+        rule_of(FederationConfig(), {field: value})
+
+
+def test_an_unknown_rule_names_those_that_exist() -> None:
+    with pytest.raises(BadInput, match="alpha_beta"):
+        FederationConfig(rule="alphabeta")

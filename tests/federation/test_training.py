@@ -1,0 +1,136 @@
+"""Children that train: ordinary runs that exchange weights, on several topologies and runtimes, with several algorithms."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from families import A2C, DQN, ENVS, PPO, RUN, UNROLL, parent_of, train
+
+import shoal
+from shoal import launch
+from shoal.core.errors import BadInput
+from shoal.experiment import resolve
+from shoal.federation import Parent
+from shoal.federation.ledger import updates_of
+from shoal.federation.settings import FederationConfig
+
+STEPS = 6 * UNROLL * ENVS
+SAME = {"alpha": 1.0, "beta": 1.0}
+
+
+@pytest.mark.parametrize(
+    ("algo", "own"),
+    [
+        (A2C, {"runtime": "inline"}),
+        (A2C, {"runtime": "threads"}),
+        (PPO, {"runtime": "inline"}),
+        (DQN, {"runtime": "inline"}),
+        (A2C, {"runtime": "inline", "topology": "shared_params"}),
+        pytest.param(A2C, {"runtime": "processes"}, marks=pytest.mark.slow),
+        pytest.param(PPO, {"runtime": "threads", "actors": 2}, marks=pytest.mark.slow),
+    ],
+)
+def test_one_child_with_alpha_and_beta_1_is_the_run_alone(tmp_path: Path, algo: Any, own: dict[str, Any]) -> None:
+    steps = STEPS * own.get("actors", 1)
+    plain = {k: v for k, v in RUN.items() if k != "quiet"}
+    plan = resolve("CartPole-v1", {**plain, "algo": algo, "steps": steps, "seed": 3, "actors": 1, "envs": ENVS, **own})
+    alone = launch.run(plan, out=tmp_path / "alone", quiet=True)
+    family = train(tmp_path, {"one": {**own, "seed": 3}}, algo=algo, steps=steps, seed=3, rule=SAME)
+    assert family.children["one"].result.summary["params_sha256"] == alone.summary["params_sha256"]
+    assert family.summary["params_sha256"] == alone.summary["params_sha256"]
+    assert family.summary["env_steps"] == alone.summary["env_steps"] == steps
+    assert family.summary["ended"] == "budget" and family.summary["rejected"] == 0
+
+
+def test_two_children_train_one_agent(tmp_path: Path) -> None:
+    federation = FederationConfig(every_updates=1, eval_every=0, expect=2)
+    family = train(tmp_path, {"one": {}, "two": {}}, algo=PPO, steps=20 * STEPS, federation=federation)
+    summary, state = family.summary, family.parent.hub.state
+    assert summary["children"] == 2 and summary["env_steps"] >= 20 * STEPS
+    assert summary["exchanges"] == summary["updates"] == sum(child.pushes for child in state.children.values())
+    assert {joined.result.ended for joined in family.children.values()} <= {"stopped", "budget"}
+    assert all(joined.exchanges for joined in family.children.values())
+    # Every observation counts once: those of both children, and of each child its own alone.
+    assert state.normaliser is not None
+    counted = sum(child.steps - child.episodes for child in state.children.values())
+    assert state.normaliser.samples == pytest.approx(counted, abs=2 * ENVS * len(state.children))
+
+
+def test_a_parents_folder_is_one_of_a_run(tmp_path: Path) -> None:
+    family = train(tmp_path, {"one": {}}, algo=A2C, steps=STEPS, eval_episodes=2)
+    run = shoal.load(tmp_path / "parent")
+    assert run.params_hash == family.summary["params_sha256"]
+    assert run.evaluate(2).mean > 0 and run.policy(np.zeros(4, np.float32)) in (0, 1)
+    assert "Learning curve" in run.report(film=False).read_text() or run.folder.report_path.exists()
+    assert family.summary["eval_episodes"] == 2 and family.summary["eval_mean"] > 0
+    for name in ("config.json", "metrics.jsonl", "policy.safetensors", "summary.json", "evaluation.json"):
+        assert (tmp_path / "parent" / name).exists(), name
+
+
+def test_a_resumed_parent_goes_on_and_its_version_never_goes_back(tmp_path: Path) -> None:
+    first = train(tmp_path / "first", {"one": {}}, algo=PPO, steps=STEPS)
+    before = first.parent.hub.state
+    folder = tmp_path / "first" / "parent"
+    second = train(tmp_path / "second", {"one": {}}, env=None, algo=None, net=None, steps=2 * STEPS, **resumed(folder))
+    after = second.parent.hub.state
+    assert after.version > before.version and updates_of(after) > updates_of(before)
+    assert after.steps >= 2 * STEPS and after.children["one"].sequence > before.children["one"].sequence
+    assert second.parent.folder.run == first.parent.folder.run
+    assert second.parent.plan.settings.algo == "ppo" and second.parent.config == first.parent.config
+
+
+def resumed(folder: Path) -> dict[str, Any]:
+    return {"resume": folder, "federation": None}
+
+
+def test_updates_are_a_budget(tmp_path: Path) -> None:
+    federation = FederationConfig(every_updates=1, eval_every=0, updates=5)
+    family = train(tmp_path, {"one": {}}, algo=A2C, federation=federation)
+    assert family.summary["updates"] == 5 and family.summary["ended"] == "budget"
+    assert family.children["one"].result.ended == "stopped"
+
+
+def test_the_parent_judges_its_weights_and_stops_at_the_goal(tmp_path: Path) -> None:
+    federation = FederationConfig(every_updates=1, eval_every=2)
+    family = train(tmp_path, {"one": {}}, algo=A2C, steps=10**7, until_return=5.0, federation=federation)
+    assert family.summary["ended"] == "solved" and family.summary["solved_at_s"] > 0
+    lines = (tmp_path / "parent" / "metrics.jsonl").read_text()
+    assert '"eval/return":' in lines and '"child/one/share":1.0' in lines
+
+
+def test_moments_travel(tmp_path: Path) -> None:
+    federation = FederationConfig(every_updates=1, eval_every=0, moments="travel")
+    family = train(tmp_path, {"one": {}}, algo=A2C, steps=STEPS, federation=federation, rule=SAME)
+    state = family.parent.hub.state
+    assert state.moments and all(np.isfinite(vector).all() and vector.min() >= 0 for vector in state.moments.values())
+    learnt = family.children["one"].result.state
+    assert learnt is not None
+    for name, vector in family.parent.vectors.moments_of(learnt).items():
+        np.testing.assert_array_equal(state.moments[name], vector)
+
+
+@pytest.mark.parametrize("rule", ["fedavg", "staleness", "fedbuff", "diloco"])
+def test_every_kind_of_rule_trains(tmp_path: Path, rule: str) -> None:
+    federation = FederationConfig(every_updates=1, eval_every=0, rule=rule, updates=3)
+    family = train(tmp_path, {"one": {}}, algo=A2C, federation=federation)
+    assert family.summary["updates"] == 3
+
+
+@pytest.mark.parametrize("encoding", ["float16", "int8"])
+def test_weights_travel_smaller(tmp_path: Path, encoding: Any) -> None:
+    federation = FederationConfig(every_updates=1, eval_every=0, encoding=encoding)
+    family = train(tmp_path, {"one": {}}, algo=A2C, steps=STEPS, federation=federation)
+    plain = 4 * family.parent.vectors.layout.size * family.summary["exchanges"]
+    assert family.summary["bytes_up"] < 0.8 * plain and family.summary["rejected"] == 0
+
+
+def test_a_parent_refused_leaves_no_folder(tmp_path: Path) -> None:
+    with parent_of(tmp_path / "one", algo=A2C, steps=100) as parent:
+        port = parent.url.rpartition(":")[2]
+        second = Parent("CartPole-v1", out=tmp_path / "two", bind=f"127.0.0.1:{port}", **RUN)
+        with pytest.raises(BadInput, match="in use"):
+            second.__enter__()
+    assert not (tmp_path / "two").exists()
