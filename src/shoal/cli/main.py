@@ -23,7 +23,7 @@ COMMANDS = {
     "compare": "a grid of trainings side by side: shoal compare CartPole-v1 --topology sync,shared_params --seeds 3",
     "optimize": "learn a tuning law, conditions in, minimiser out: shoal optimize ackley --shift 0.3",
     "reproduce": "a published experiment, our numbers beside theirs: shoal reproduce lto-ackley --quick",
-    "tune": "schedulers of studies, simulated on any number of nodes: shoal tune simulate --nodes 6 --trials 16",
+    "tune": "search for settings: shoal tune CartPole-v1 --space learning_rate=log(1e-4,1e-1) --trials 16",
     "envs": "list environments: shoal envs [PATTERN]",
     "doctor": "examine an environment for mistakes: shoal doctor mypkg.envs:MyEnv",
     "algos": "list algorithms and their settings",

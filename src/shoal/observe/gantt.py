@@ -27,7 +27,7 @@ def gantt(figure: Mapping[str, Any], reference: Mapping[str, Mapping[str, Any]])
         _style(axes)
         _panel(axes, panel)
     grid[-1].set_xlim(0, 1.02 * max(piece["stop"] + piece["saving"] for panel in panels for piece in panel["pieces"]))
-    _label(grid[-1], "time (1 = a unit of an average trial)", "node")
+    _label(grid[-1], figure.get("x", "time (1 = a unit of an average trial)"), figure.get("y", "node"))
     return picture
 
 

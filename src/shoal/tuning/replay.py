@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from shoal.core.errors import RunFailed
 from shoal.tuning.config import Plan
-from shoal.tuning.events import Course, Reported, Tasked
+from shoal.tuning.events import Course, Reported, Settings, Tasked
 from shoal.tuning.samplers import grid
 from shoal.tuning.scheduler import Scheduler, Task
 from shoal.tuning.spaces import explore, sample
@@ -22,7 +22,7 @@ def replay(plan: Plan, course: Course) -> Replay:
     """Every call of the scheduler in the ledger's order, and every configuration that a seed determines."""
     scheduler, config = plan.scheduler(), plan.config
     calls, wrong = 0, []
-    settings: dict[int, object] = {}
+    settings: dict[int, Settings] = {}
     for place, event in enumerate(course.events):
         if isinstance(event, Tasked):
             calls += 1
@@ -39,7 +39,7 @@ def replay(plan: Plan, course: Course) -> Replay:
                 )
                 if drawn != event.settings:
                     wrong.append(f"entry {place}: trial {event.trial} has {event.settings}, the seed gives {drawn}")
-            settings[event.trial] = event.settings if event.trial not in settings else settings[event.trial]
+            settings.setdefault(event.trial, event.settings)
         elif isinstance(event, Reported):
             calls += 1
             decision = scheduler.report(event.trial, event.unit, event.value)
@@ -48,7 +48,7 @@ def replay(plan: Plan, course: Course) -> Replay:
             if event.source is not None and event.settings is not None:
                 drawn = explore(
                     plan.space,
-                    settings[event.source],  # type: ignore[arg-type]
+                    settings[event.source],
                     seed=config.seed,
                     trial=event.trial,
                     unit=event.unit,

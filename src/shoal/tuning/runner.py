@@ -168,7 +168,8 @@ class Runner:
     # Watching them
 
     def _look(self, slot: Slot) -> None:
-        if any([run.look() for run in slot.runs]):
+        heard = [run.look() for run in slot.runs]  # every one of them
+        if any(heard):
             slot.heard = time.monotonic()
         if slot.then:
             if all(run.code is not None for run in slot.runs):
