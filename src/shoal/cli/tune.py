@@ -111,14 +111,10 @@ def _tell(study: Any) -> None:
         say(f"stopped: nothing is lost; go on with: {shlex.join(['shoal', 'tune', '--resume', str(study.path)])}")
     if study.course.ranked():
         best, summary = study.best, study.summary()
-        settings = ", ".join(
-            f"{name} {value:.4g}" if isinstance(value, float) else f"{name} {value}"
-            for name, value in best.settings.items()
-        )
-        spread = (
-            "" if best.spread is None else f" (sd {best.spread:.1f} over {study.plan.config.seeds_per_trial} seeds)"
-        )
-        say(f"best: trial {best.number}, score {best.value:.1f}{spread} after {best.unit} phases: {settings}")
+        tried = ", ".join(f"{k} {f'{v:.4g}' if isinstance(v, float) else v}" for k, v in best.settings.items())
+        seeds, phases = study.plan.config.seeds_per_trial, "1 phase" if best.unit == 1 else f"{best.unit} phases"
+        spread = "" if best.spread is None else f" (sd {best.spread:.1f} over {seeds} seeds)"
+        say(f"best: trial {best.number}, score {best.value:.1f}{spread} after {phases}: {tried}")
         for one in study.confirmed:
             ends = "" if one.ci is None else f" [{one.ci[0]:.1f}, {one.ci[1]:.1f}]"
             left = ", left out of the race" if one.left_out else ""

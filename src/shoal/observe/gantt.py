@@ -36,7 +36,9 @@ def _panel(axes: Axes, panel: Mapping[str, Any]) -> None:
     for stay in _stays(panel["pieces"]):
         first, last = stay[0], stay[-1]
         row, colour = first["node"], BARS[first["trial"] % len(BARS)]
-        axes.barh(row, last["stop"] - first["start"], left=first["start"], height=0.8, color=colour, ec="white", lw=0.8)
+        shade = 0.4 if last["verdict"] == "tested" else 1.0
+        length = last["stop"] - first["start"]
+        axes.barh(row, length, left=first["start"], height=0.8, color=colour, ec="white", lw=0.8, alpha=shade)
         for piece in stay:
             axes.barh(row, piece["loading"], left=piece["start"], height=0.8, color=_COST, lw=0)
             axes.barh(row, piece["saving"], left=piece["stop"], height=0.8, color=_COST, lw=0)

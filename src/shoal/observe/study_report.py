@@ -53,8 +53,8 @@ def cards(document: Document) -> list[tuple[str, str, str]]:
         one = document["confirmed"][0]
         how = f"trial {one['trial']}, {_span(one['ci'])}{len(one['scores'])} fresh seeds"
         made.append(("confirmed score", f"{one['mean']:.1f}", how))
-        how = f"tuning score less test score{_span(one['optimism_ci'], ', ')}"
-        made.append(("optimism", f"{one['optimism']:.1f}", how.removesuffix(", ")))
+        how = f"{_span(one['optimism_ci'])}tuning score less test score"
+        made.append(("optimism", f"{one['optimism']:.1f}", how))
     expectation = "" if expected is None else f"; {expected:.0%} expected where ranks do not persist"
     made.append(("completion rate", f"{document['alpha']:.0%}", f"phases trained, of all{expectation}"))
     to_best = document["to_best_s"]
@@ -68,7 +68,7 @@ def pictures(document: Document) -> list[tuple[str, str, Figure]]:
     """(title, hint, figure); those without data are left out."""
     made = []
     if document["gantt"] is not None:
-        hint = "a bar a stay of a trial; x: stopped, o: complete, triangle: context switch"
+        hint = "a bar a stay of a trial; x: stopped, o: complete, triangle: context switch; pale: again on a fresh seed"
         made.append(("Which worker trained which trial", hint, gantt(document["gantt"], {})))
     if any(line["points"] for line in document["scores"]):
         made.append(("Scores over time", "x: stopped, o: complete, square: left paused", scores(document["scores"])))

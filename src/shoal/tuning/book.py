@@ -28,13 +28,14 @@ from shoal.tuning.spaces import Domain
 from shoal.tuning.storage import open_journal
 
 JOURNAL = "study.journal"
+SYNC_EVERY = 1.0  # seconds of a study that a power cut may cost
 _EVENT = "event"
 
 
 def open_storage(folder: Path, url: str | None) -> BaseStorage:
     """The journal in `folder`, or the database at `url`. `BadInput` for one that cannot be reached."""
     if url is None:
-        return open_journal(folder / JOURNAL)
+        return open_journal(folder / JOURNAL, sync_every=SYNC_EVERY)
     shown = re.sub(r"(://[^:/@]*):[^@]*@", r"\1:***@", url)
     if "://" not in url:
         raise BadInput(f"--storage is {shown!r}: expected a URL, such as postgresql://user@host/studies")

@@ -12,6 +12,7 @@ from shoal.core.config import NonNegative, Positive, PositiveFloat
 from shoal.core.errors import BadInput
 from shoal.experiment import nest, resolve
 from shoal.launch.compose import make_algorithm
+from shoal.studies.grid import word
 from shoal.tuning.phases import Phase, parse_phase
 from shoal.tuning.scheduler import Scheduler
 from shoal.tuning.schedulers import Budget, make_scheduler
@@ -153,7 +154,7 @@ def _check_values(name: str, bare: str, part: Any, domain: Domain) -> None:
     values = domain.values if isinstance(domain, Choice) else (domain.low, domain.high)
     for value in values:
         try:
-            configs.replace(part, {bare: value})
+            configs.replace(part, {bare: word(value)})  # as the trial will be told
         except BadInput as error:
             raise BadInput(f"--space {name}={written(domain)}: {error}") from None
 

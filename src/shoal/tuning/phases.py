@@ -44,7 +44,7 @@ class _Line(NamedTuple):
     step: int
     seconds: float
     episodes: float  # since the beginning
-    count: float  # on this line
+    ended: float  # episodes on this line
     returns: float  # their sum
 
 
@@ -84,7 +84,7 @@ class Tally:
         """The mean return of the last 100 episodes of the first `lines` lines (all); NaN where no episode has ended."""
         episodes = returns = 0.0
         for line in reversed(self._lines[:lines]):
-            episodes, returns = episodes + line.count, returns + line.returns
+            episodes, returns = episodes + line.ended, returns + line.returns
             if episodes >= WINDOW:
                 break
         return returns / episodes if episodes else math.nan

@@ -58,6 +58,7 @@ class Runner:
         self.slots = [Slot(number) for number in range(plan.config.workers)]
         self.scheduler = rebuilt(plan, book.course)
         self._waiting = deque(trial.number for trial in book.course.open_tasks)
+        self._race: tuple[int, list[tuple[int, int]]] | None = None  # seeds tested, and those that are still to test
 
     def run(self, stopped: Callable[[], bool]) -> bool:
         """To the end, or until `stopped`: then every run has a checkpoint. Whether it came to the end."""
@@ -147,7 +148,10 @@ class Runner:
         if self.plan.confirm is None:
             return False
         held = {(other.trial, other.seed) for other in self.slots if other.busy}
-        for number, seed in still_to_test(self.plan, self.book.course):
+        tested = sum(map(len, self.book.course.tests.values()))
+        if self._race is None or self._race[0] != tested:  # its intervals take a while
+            self._race = (tested, still_to_test(self.plan, self.book.course))
+        for number, seed in self._race[1]:
             if (number, seed) not in held:
                 self._place(slot, number, self.plan.config.phases, seed)
                 folder = self.folder / "confirm" / f"{number:03d}" / f"seed-{seed}"

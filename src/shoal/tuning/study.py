@@ -10,6 +10,7 @@ summary.json, report.html
 
 from __future__ import annotations
 
+import importlib
 import math
 import os
 import shlex
@@ -125,7 +126,7 @@ class Study:
     def frame(self) -> Any:
         """A pandas DataFrame, a row a trial. `BadInput` without pandas."""
         try:
-            import pandas
+            pandas: Any = importlib.import_module("pandas")
         except ImportError:
             raise BadInput("Study.frame needs pandas: pip install pandas") from None
         return pandas.DataFrame(self.rows())
