@@ -96,6 +96,8 @@ def bad_command(line: str) -> str | None:
     # The settings on show depend on what is chosen on each axis.
     pairs = [(a, b) for a, b in pairwise(words) if a in AXES and re.fullmatch(r"[a-z_0-9]+", b)]
     text = help_of(words[0], *(word for pair in pairs for word in pair))
+    if words[1:] and words[1].isalpha() and re.search(rf"shoal {words[0]} {words[1]}\b", text):  # a command of its own
+        text = help_of(*words[:2])
     if not text:
         return "its --help fails"
     known = {flag.replace("_", "-") for flag in re.findall(r"--[a-z][a-z_.-]*", text)}

@@ -13,14 +13,26 @@ if TYPE_CHECKING:
     from shoal.api import RunHandle as RunHandle
     from shoal.api import load as load
     from shoal.api import train as train
+    from shoal.api import tune as tune
     from shoal.optimize import learn_to_optimize as learn_to_optimize
 
 __version__ = "0.1.0"
-__all__ = ["Reply", "Run", "RunHandle", "__version__", "learn_to_optimize", "load", "optimize", "train", "tuning"]
+__all__ = [
+    "Reply",
+    "Run",
+    "RunHandle",
+    "__version__",
+    "learn_to_optimize",
+    "load",
+    "optimize",
+    "train",
+    "tune",
+    "tuning",
+]
 
 
 def __getattr__(name: str) -> Any:
-    if name in ("train", "load", "Run", "Reply", "RunHandle"):
+    if name in ("train", "tune", "load", "Run", "Reply", "RunHandle"):
         from shoal import api
 
         return getattr(api, name)

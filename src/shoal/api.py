@@ -1,4 +1,7 @@
-"""The Python interface: `train`, `load` and the `Run` that both return; `Reply` and `RunHandle` to drive runs."""
+"""The Python interface: `train`, `load` and the `Run` that both return; `tune`, which searches for settings.
+
+`Reply` and `RunHandle` drive runs.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from shoal import launch
 from shoal.acting.player import Policy
@@ -19,7 +22,7 @@ from shoal.core.errors import BadInput
 from shoal.core.program import Driver
 from shoal.core.program import Reply as Reply
 from shoal.core.weights import params_hash
-from shoal.experiment import Plan, join, merge, read_file, resolve
+from shoal.experiment import Plan, join, merge, nest, read_file, resolve
 from shoal.launch.compose import make_algorithm
 from shoal.launch.entry import evaluator_of, say
 from shoal.launch.evaluation import EvaluationFailed, Evaluator
@@ -32,6 +35,9 @@ from shoal.run.folder import RunFolder, read_json, ways
 from shoal.runtimes.threads import aside
 from shoal.studies import statistics
 from shoal.studies.handle import RunHandle as RunHandle
+
+if TYPE_CHECKING:
+    from shoal.tuning.study import Study
 
 CLIP_SECONDS = 20.0  # of drawing for a report: if a frame takes a tenth of a second, the clip is short
 
@@ -282,3 +288,65 @@ def load(path: str | Path, env: Any = None) -> Run:
 def _weights_of(path: str | Path) -> Loaded:
     folder = RunFolder.open(path)
     return Checkpoints(folder.checkpoints, on_alert=say).load(folder.checkpoint or "last")
+
+
+def tune(
+    env: str,
+    *,
+    space: Mapping[str, Any] | Sequence[str],
+    study: str | Path | None = None,
+    quiet: bool = True,
+    **options: Any,
+) -> Study:
+    """Search for settings of `env`, and leave a study folder with a report.
+
+    `space` is {name: values}: words as in `--space`, a list, or a domain of `shoal.tuning.spaces`. `options` are those of
+    `shoal tune --help` (`scheduler=`, `trials=`, `phases=`, `phase=`, `confirm=`, `workers=`, ...); all others are settings of
+    every trial, as `shoal.train` takes them. `study` is the folder: the same call goes on with a study that was stopped.
+    """
+    from shoal.tuning.study import OWN, space_words
+
+    settings = {name: value for name, value in options.items() if name not in OWN and value is not None}
+    own = {name: value for name, value in options.items() if name in OWN}
+    values = {"env": env, "space": space_words(space), "settings": _flat(settings), **own}
+
+    def tell(event: Any, found: Study) -> None:
+        if not quiet:
+            log.info("%s", event)
+
+    return run_tuning(values, study, tell=tell)
+
+
+def _flat(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """`algo={"name": "a2c", "unroll": 8}` as the study's file keeps it: `algo`, `algo.unroll`."""
+    flat: dict[str, Any] = {}
+    for name, value in nest(settings).items():
+        table = value if isinstance(value, Mapping) else {"": value}
+        flat |= {name if field in ("", "name") else f"{name}.{field}": entry for field, entry in table.items()}
+    return flat
+
+
+def run_tuning(values: Mapping[str, Any], folder: str | Path | None, **told: Any) -> Study:
+    """`shoal tune ENV ...`: a study of these values, with its report."""
+    from shoal.tuning.study import run_study
+
+    found = run_study(values, folder=folder, **told)
+    report_tuning(found)
+    return found
+
+
+def resume_tuning(folder: str | Path, **told: Any) -> Study:
+    """`shoal tune --resume FOLDER`, with its report."""
+    from shoal.tuning.study import resume_study
+
+    found = resume_study(folder, **told)
+    report_tuning(found)
+    return found
+
+
+def report_tuning(study: Study) -> Path:
+    """Write `report.html` of a study, finished or not."""
+    from shoal.observe.study_report import write_study_report
+    from shoal.tuning.document import document_of
+
+    return write_study_report(study.path, document_of(study))

@@ -12,11 +12,20 @@ class Words(NamedTuple):
     positional: list[str]
     options: dict[str, str]  # --name value, names as they were written, without the dashes
     switches: set[str]
+    lists: dict[str, list[str]]  # options that may come again
 
 
-def split(words: Sequence[str], switches: Collection[str], options: Collection[str] | None = None) -> Words:
-    """Split words: `--name value` or `--name=value`; a switch takes no value. `options` None accepts any name, checked later."""
-    found = Words([], {}, set())
+def split(
+    words: Sequence[str],
+    switches: Collection[str],
+    options: Collection[str] | None = None,
+    again: Collection[str] = (),
+) -> Words:
+    """Split words: `--name value` or `--name=value`; a switch takes no value. `options` None accepts any name, checked later.
+
+    Options that may be given `again` and again are found in `lists`.
+    """
+    found = Words([], {}, set(), {name: [] for name in again})
     at = 0
     while at < len(words):
         word = words[at]
@@ -35,7 +44,7 @@ def split(words: Sequence[str], switches: Collection[str], options: Collection[s
                 raise BadInput(f"--{name} takes no value, but has {value!r}")
             found.switches.add(name)
             continue
-        if options is not None and name not in options:
+        if options is not None and name not in options and name not in again:
             raise BadInput(
                 f"unknown option --{name}.{nearest(word, [f'--{known}' for known in (*options, *switches)])}"
             )
@@ -44,6 +53,9 @@ def split(words: Sequence[str], switches: Collection[str], options: Collection[s
                 raise BadInput(f"--{name} needs a value")
             value = words[at]
             at += 1
+        if name in again:
+            found.lists[name].append(value)
+            continue
         if name in found.options:
             raise BadInput(f"--{name} is given twice: {found.options[name]!r} and {value!r}")
         found.options[name] = value

@@ -23,7 +23,7 @@ COMMANDS = {
     "compare": "a grid of trainings side by side: shoal compare CartPole-v1 --topology sync,shared_params --seeds 3",
     "optimize": "learn a tuning law, conditions in, minimiser out: shoal optimize ackley --shift 0.3",
     "reproduce": "repeat a published experiment and compare the numbers: shoal reproduce lto-ackley --quick",
-    "tune": "schedulers of studies, simulated on any number of nodes: shoal tune simulate --nodes 6 --trials 16",
+    "tune": "search for settings: shoal tune CartPole-v1 --space learning_rate=log(1e-4,1e-1) --trials 16",
     "parent": "average the weights of children that train elsewhere: shoal parent LunarLander-v3 --algo a2c",
     "join": "train here as a child of a parent: shoal join ws://127.0.0.1:7777 --token-file T",
     "federation": "status, local, cert: shoal federation local LunarLander-v3 --children 2 --until-return 200",

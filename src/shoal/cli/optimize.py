@@ -54,7 +54,7 @@ def run(words: list[str]) -> int:
         print(USAGE, end="")
         return 0
     settings = {name.replace("-", "_"): value for name, value in parsed.options.items() if "." in name}
-    plain = Words(parsed.positional, {n: v for n, v in parsed.options.items() if "." not in n}, parsed.switches)
+    plain = parsed._replace(options={n: v for n, v in parsed.options.items() if "." not in n})
     for name in plain.options:
         if name not in OPTIONS:
             raise BadInput(f"unknown option --{name}.{nearest(name, OPTIONS)}")

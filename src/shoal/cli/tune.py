@@ -1,100 +1,188 @@
-"""`shoal tune`: studies. `shoal tune simulate` compares schedulers without training."""
+"""`shoal tune`: studies. Trials are ordinary trainings on worker slots; a scheduler says which run on."""
 
 from __future__ import annotations
 
 import json
+import shlex
 import sys
-import time
 from typing import Any
 
-from shoal.cli.flags import Words, split
+from shoal.cli.flags import Words, one_positional, split
 from shoal.core.errors import BadInput, nearest
 
-COMMANDS = ("simulate",)
+COMMANDS = ("report", "replay", "dashboard", "simulate")
 SWITCHES = ("json", "quiet", "help")
-OPTIONS = (
-    "nodes", "trials", "phases", "sigma", "methods", "eviction", "eta", "checkpoint", "metric", "repeats", "seed", "out",
-)  # fmt: skip
+OWN = ("study", "resume")
 
-USAGE = """usage: shoal tune simulate [--nodes N] [--trials N] [--phases N] [--sigma S] [--methods A,B] [--out FOLDER] [--json]
+USAGE = """usage: shoal tune ENV --space NAME=VALUES [--space ...] [--algo NAME] [--topology NAME] [--scheduler NAME] [--trials N]
+                      [--phases P] [--phase AMOUNT] [--confirm topKxN] [--workers W] [--study FOLDER] [--FIELD VALUE ...]
+       shoal tune --resume FOLDER
+       shoal tune report FOLDER        write report.html again
+       shoal tune replay FOLDER        make every decision again from the ledger, and name those that differ
+       shoal tune dashboard FOLDER     optuna-dashboard on this machine alone, read-only
+       shoal tune simulate ...         schedulers without training (its own --help)
 
-Schedulers on n nodes without training: wall time, units trained, completion rate alpha, context switches, idle time, time to the
-best score, and how often the trial that would have won is trained to the end. Every method meets the same trials.
+Searches for settings of ENV. A trial is a configuration; its runs are ordinary trainings in processes of their own. After each
+phase it reports the mean return of its last 100 episodes, and the scheduler says whether it goes on. Leaves a folder with every
+trial's runs, the study's ledger and report.html. Stop with Ctrl-C: all trials checkpoint; --resume goes on.
 
-  --nodes N          workers, each with one trial at a time (6)
-  --trials N         configurations (16)
-  --phases N         units of a full training; a unit takes time 1 on average (4)
-  --sigma S          spread of the trials' speeds: the standard deviation of their logarithm (0.6)
-  --methods A,B      of hypertrick, sh, hyperband, asha, pbt, random (all)
-  --eviction R,S     HyperTrick's rates; each is a row of its own (0.25,0.5)
-  --eta N            sh, hyperband and asha keep one trial in N (2)
-  --checkpoint T     time to save a checkpoint, and to load one (0)
-  --metric NAME      constant: ranks never change; exchangeable: a fresh draw each phase; slow: constant, good trials are slow;
-                     walk: curves cross (constant)
-  --repeats N        simulated studies of each method (100)
-  --seed S           of the trials (0)
-  --out FOLDER       write gantt.png, table.md, results.json and report.html there
-  --quiet            no progress
-  --json             one JSON object as the last line of standard output
+  --space NAME=VALUES    what may vary: a field of the algorithm, net.FIELD, topology.FIELD, actors, envs or learners
+                         log(1e-5,1e-2)  uniform(0,0.1)  logint(2,100)  int(1,8)  1..8  .9,.95,.99  64,64;128,128
+  --study FOLDER         where it is kept; by default a new folder in runs/. The same command goes on with the same study
+  --resume FOLDER        go on with a study that was stopped, or whose driver died
+  --quiet                no progress
+  --json                 one JSON object as the last line of standard output
+
+All other options of `shoal train` hold for every trial (--algo, --topology, --runtime, --actors, --algo.FIELD ...).
 """
 
 
 def run(words: list[str]) -> int:
-    parsed = split(words, SWITCHES, OPTIONS)
+    if words and words[0] in COMMANDS:
+        return _command(words[0], words[1:])
+    parsed = split(words, SWITCHES, again=("space",))
     if "help" in parsed.switches:
-        print(USAGE, end="")
+        print(_help(), end="")
         return 0
-    if not parsed.positional:
-        raise BadInput(f"shoal tune needs a command: {', '.join(COMMANDS)}. See shoal tune --help.")
-    command, *rest = parsed.positional
-    if command not in COMMANDS:
-        raise BadInput(f"unknown command 'tune {command}'.{nearest(command, COMMANDS)} See shoal tune --help.")
-    if rest:
-        raise BadInput(f"shoal tune simulate takes options alone, not {rest[0]!r}")
-    return _simulate(parsed)
+    if "resume" in parsed.options:
+        extra = [*parsed.positional, *(f"--{name}" for name in parsed.options if name != "resume")]
+        extra += ["--space"] if parsed.lists["space"] else []
+        if extra:
+            raise BadInput(f"shoal tune --resume goes on with a study as it is: it does not take {extra[0]}")
+        return _tune(None, {}, parsed)
+    first = parsed.positional[0] if parsed.positional else ""
+    if first.isidentifier() and first.islower() and (hint := nearest(first, COMMANDS)):
+        raise BadInput(f"unknown command 'tune {first}'.{hint} See shoal tune --help.")
+    env = one_positional(parsed, "environment (shoal envs lists them), or a study with --resume")
+    _with_optuna()
+    return _tune(env, _values(env, parsed), parsed)
 
 
-def _simulate(parsed: Words) -> int:
-    from shoal.cli.series_progress import series_progress
-    from shoal.core.config import as_dict, build
-    from shoal.observe.comparison import markdown, write_comparison
-    from shoal.run.folder import RunFolder, describe_machine
-    from shoal.tuning.schedules import COLUMNS, SimulateConfig, gantt, measure, methods_of
+def _values(env: str, parsed: Words) -> dict[str, Any]:
+    """What the command line says, as `StudyConfig` takes it: options that are not the study's own are the trials'."""
+    from dataclasses import fields
 
-    config = build(SimulateConfig, {name: text for name, text in parsed.options.items() if name != "out"})
-    methods_of(config)
-    folder = RunFolder.create(parsed.options["out"], "tune", "simulate", "").path if "out" in parsed.options else None
-    began = time.monotonic()
-    with series_progress("simulate", quiet="quiet" in parsed.switches) as shown:
-        measured = measure(config, shown.tell)
-    rows: list[dict[str, Any]] = [{"keys": {"method": one.method.label}, "values": one.values()} for one in measured]
-    document = {
-        "name": "simulate",
-        "title": f"{config.trials} trials of {config.phases} phases on {config.nodes} nodes",
-        "source": f"Simulated: sigma {config.sigma:g}, {config.metric} metric, a checkpoint costs {config.checkpoint:g}.",
-        "tables": [{"title": "Schedulers", "key": "method", "columns": COLUMNS}],
-        "goals": [],
-        "size": "",
-        "settings": as_dict(config),
-        "seeds": config.repeats,
-        "took_s": time.monotonic() - began,
-        "machine": describe_machine(),
-        "reference": {},
-        "deviations": [],
-        "rows": rows,
-        "figures": [gantt(measured, "gantt", "Which node trains which trial")],
-        "notes": [
-            "wall time, time to best: in units of an average trial",
-            "alpha: units trained over those of all trials trained to the end",
-            "keeps the winner: how often the trial that would have won is trained to the end",
-            "pbt: its schedule alone; what copies gain is not modelled",
-        ],
-    }
-    wants_json = "json" in parsed.switches
-    print(markdown(document), file=sys.stderr if wants_json else sys.stdout)
-    if folder is not None:
-        print(f"report: {write_comparison(folder, document)}", file=sys.stderr)
+    from shoal.experiment import AXES, Settings
+    from shoal.tuning.study import OWN as OF_STUDY
+    from shoal.tuning.study import space_words
+
+    values: dict[str, Any] = {"env": env, "settings": {}, "space": space_words(parsed.lists["space"])}
+    known = [f.name for f in fields(Settings)]
+    for name, text in parsed.options.items():
+        bare = name.replace("-", "_")
+        axis, dot, _ = bare.partition(".")
+        if name in OWN:
+            continue
+        if bare in OF_STUDY:
+            values[bare] = text
+        elif (dot and axis in AXES) or (not dot and bare in known):
+            values["settings"][bare] = text
+        else:
+            flags = [f"--{k.replace('_', '-')}" for k in (*OF_STUDY, *OWN, *SWITCHES, *known, "space")]
+            hint = nearest(f"--{name}", flags) or " See shoal tune --help."
+            raise BadInput(f"unknown option --{name}.{hint}")
+    return values
+
+
+def _tune(env: str | None, values: dict[str, Any], parsed: Words) -> int:
+    from shoal import api
+    from shoal.cli.tune_progress import study_progress
+
+    quiet, wants_json = "quiet" in parsed.switches, "json" in parsed.switches
+    with study_progress(quiet=quiet) as shown:
+        if env is None:
+            study = api.resume_tuning(parsed.options["resume"], tell=shown.tell, begun=shown.begin)
+        else:
+            study = api.run_tuning(values, parsed.options.get("study"), tell=shown.tell, begun=shown.begin)
+    if not quiet:
+        _tell(study)
     if wants_json:
-        out = {"out": str(folder)} if folder is not None else {}
-        print(json.dumps({"settings": document["settings"], "rows": rows, **out}), flush=True)
+        print(json.dumps(study.summary()), flush=True)
     return 0
+
+
+def _tell(study: Any) -> None:
+    """The best configuration, the command that trains it, and where the rest is."""
+
+    def say(line: str) -> None:
+        print(line, file=sys.stderr, flush=True)
+
+    if not study.done:
+        say(f"stopped: nothing is lost; go on with: {shlex.join(['shoal', 'tune', '--resume', str(study.path)])}")
+    if study.course.ranked():
+        best, summary = study.best, study.summary()
+        tried = ", ".join(f"{k} {f'{v:.4g}' if isinstance(v, float) else v}" for k, v in best.settings.items())
+        seeds, phases = study.plan.config.seeds_per_trial, "1 phase" if best.unit == 1 else f"{best.unit} phases"
+        spread = "" if best.spread is None else f" (sd {best.spread:.1f} over {seeds} seeds)"
+        say(f"best: trial {best.number}, score {best.value:.1f}{spread} after {phases}: {tried}")
+        for one in study.confirmed:
+            ends = "" if one.ci is None else f" [{one.ci[0]:.1f}, {one.ci[1]:.1f}]"
+            left = ", left out of the race" if one.left_out else ""
+            say(
+                f"confirmed: trial {one.trial}, {one.mean:.1f}{ends} on {len(one.scores)} fresh seeds,"
+                f" tuning score {one.tuning:.1f}, optimism {one.optimism:.1f}{left}"
+            )
+        say(
+            f"trained {study.alpha:.0%} of all phases in {summary['wall_s']:.0f} s, {summary['switches']} context switches"
+        )
+        say(f"train it: {study.command(best)}")
+    elif study.done:
+        why = next((r.why for trial in study.trials for r in reversed(trial.reports) if r.why), "")
+        say(f"no trial has a score{f': {why}' if why else ''}")
+    report = study.path / "report.html"
+    say(f"study: {study.path}" + (f"   report: {report}" if report.exists() else ""))
+
+
+def _command(name: str, words: list[str]) -> int:
+    if name == "simulate":
+        from shoal.cli import tune_simulate
+
+        return tune_simulate.run(words)
+    parsed = split(words, SWITCHES, ("port",) if name == "dashboard" else ())
+    if "help" in parsed.switches:
+        print(_help(), end="")
+        return 0
+    _with_optuna()
+    folder = one_positional(parsed, "study folder")
+    from shoal import api
+    from shoal.tuning.study import Study
+
+    if name == "dashboard":
+        from shoal.cli.flags import whole_number
+        from shoal.tuning.dashboard import serve
+
+        return serve(folder, whole_number(parsed, "port", 8080), lambda line: print(line, file=sys.stderr, flush=True))
+    study = Study.open(folder)
+    if name == "report":
+        print(f"report: {api.report_tuning(study)}", file=sys.stderr)
+        if "json" in parsed.switches:
+            print(json.dumps(study.summary()), flush=True)
+        return 0
+    found = study.replay()
+    for line in found.mismatches:
+        print(line)
+    print(
+        f"{found.decisions} decisions made again from the ledger: {len(found.mismatches) or 'no'} mismatches",
+        file=sys.stderr,
+    )
+    if "json" in parsed.switches:
+        print(json.dumps({"decisions": found.decisions, "mismatches": found.mismatches}), flush=True)
+    return 1 if found.mismatches else 0
+
+
+def _help() -> str:
+    from shoal.cli.listing import describe
+    from shoal.tuning.config import StudyConfig
+
+    lines = describe(StudyConfig, "").split("\n  --env\n", 1)[-1]
+    at = lines.index("  --scheduler")
+    return f"{USAGE}\nsettings of a study\n{lines[at:]}"
+
+
+def _with_optuna() -> None:
+    try:
+        import shoal.tuning.book  # noqa: F401
+    except ModuleNotFoundError as error:
+        if error.name != "optuna":
+            raise
+        raise BadInput("shoal tune needs Optuna: pip install 'shoal[tune]'") from None

@@ -27,7 +27,7 @@ def gantt(figure: Mapping[str, Any], reference: Mapping[str, Mapping[str, Any]])
         _style(axes)
         _panel(axes, panel)
     grid[-1].set_xlim(0, 1.02 * max(piece["stop"] + piece["saving"] for panel in panels for piece in panel["pieces"]))
-    _label(grid[-1], "time (1 = a unit of an average trial)", "node")
+    _label(grid[-1], figure.get("x", "time (1 = a unit of an average trial)"), figure.get("y", "node"))
     return picture
 
 
@@ -36,7 +36,9 @@ def _panel(axes: Axes, panel: Mapping[str, Any]) -> None:
     for stay in _stays(panel["pieces"]):
         first, last = stay[0], stay[-1]
         row, colour = first["node"], BARS[first["trial"] % len(BARS)]
-        axes.barh(row, last["stop"] - first["start"], left=first["start"], height=0.8, color=colour, ec="white", lw=0.8)
+        shade = 0.4 if last["verdict"] == "tested" else 1.0
+        length = last["stop"] - first["start"]
+        axes.barh(row, length, left=first["start"], height=0.8, color=colour, ec="white", lw=0.8, alpha=shade)
         for piece in stay:
             axes.barh(row, piece["loading"], left=piece["start"], height=0.8, color=_COST, lw=0)
             axes.barh(row, piece["saving"], left=piece["stop"], height=0.8, color=_COST, lw=0)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -74,6 +76,10 @@ class Command:
         self.reason = ""  # why it refused or failed, in one line, once it has ended
 
     @property
+    def pid(self) -> int:
+        return self._child.pid
+
+    @property
     def code(self) -> int | None:
         """The exit code; None while the command runs."""
         return self.wait(0.0)
@@ -93,6 +99,22 @@ class Command:
                 err.seek(0)
                 self.reason = reason(code, err.read().decode(errors="replace"))
         return code
+
+
+def wait_for_any(commands: Sequence[Command], seconds: float) -> None:
+    """Wait until one of them ends, at most this long; where processes have no descriptors, the time passes."""
+    poll = select.poll()
+    with contextlib.ExitStack() as stack:
+        for command in commands:
+            if command.code is not None:
+                return
+            with contextlib.suppress(
+                OSError, AttributeError
+            ):  # it has just ended; or this system has no such descriptors
+                descriptor = os.pidfd_open(command.pid)
+                stack.callback(os.close, descriptor)
+                poll.register(descriptor, select.POLLIN)
+        poll.poll(seconds * 1e3)
 
 
 def _started(words: Sequence[str], out: Any, err: Any) -> subprocess.Popen[Any]:

@@ -12,12 +12,13 @@ import signal
 import socket
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from shoal.core.errors import BadInput, RunFailed
 from shoal.experiment import nest
+from shoal.process import commands
 from shoal.process.commands import Command
 from shoal.process.lock import holder_of, wait_for
 from shoal.process.signals import PAUSE, STOP
@@ -83,6 +84,23 @@ class RunHandle:
             return self._command.code is None
         return holder_of(self.path) is not None
 
+    @property
+    def code(self) -> int | None:
+        """The exit code of a process that this handle has started; None while it runs, and for the runs of others."""
+        return None if self._command is None else self._command.code
+
+    @property
+    def reason(self) -> str:
+        """Why a process that this handle has started refused or failed, in one line, once it has ended."""
+        return "" if self._command is None or self._command.code is None else self._command.reason
+
+    def rows(self) -> list[dict[str, Any]]:
+        """The lines of metrics that were not read yet, without waiting for more."""
+        self._unread += self._lines.new()
+        rows = list(self._unread)
+        self._unread.clear()
+        return rows
+
     def metrics(self) -> Iterator[dict[str, Any]]:
         """Yield the unread lines of metrics, then each new one, until the run has ended."""
         while True:
@@ -142,6 +160,11 @@ class RunHandle:
             self._command.wait(LOOK)
         elif (holder := holder_of(self.path)) is not None:
             wait_for(holder, LOOK)
+
+
+def wait_for_any(runs: Sequence[RunHandle], seconds: float = LOOK) -> None:
+    """Wait until one of the runs that these handles have started ends, at most this long."""
+    commands.wait_for_any([run._command for run in runs if run._command is not None], seconds)
 
 
 def flags_of(settings: dict[str, Any]) -> list[str]:

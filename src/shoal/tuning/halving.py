@@ -34,6 +34,8 @@ def geometric_rungs(units: int, eta: int) -> tuple[int, ...]:
 class SuccessiveHalving:
     """One bracket. `first` is the number of its first trial, where it is one of several brackets."""
 
+    copies = False
+
     def __init__(self, *, trials: int, rungs: Sequence[int], eta: int = 2, first: int = 0) -> None:
         self.trials, self.eta = at_least("trials", trials, 1), at_least("eta", eta, 2)
         self.rungs = _checked(rungs)
@@ -79,6 +81,8 @@ class SuccessiveHalving:
 
 class ASHA:
     """Promotion-type ASHA: a free worker takes the best trial that may rise, from the highest rung down, or a new one."""
+
+    copies = False
 
     def __init__(self, *, trials: int, rungs: Sequence[int], eta: int = 2) -> None:
         self.trials, self.eta = at_least("trials", trials, 1), at_least("eta", eta, 2)

@@ -31,6 +31,8 @@ class HyperBand:
     """All brackets at once on the same workers. Without `trials` each bracket runs once; else brackets repeat until `trials`
     configurations are spent, the last cut to what is left."""
 
+    copies = False
+
     def __init__(self, *, units: int, eta: int = 3, trials: int | None = None) -> None:
         plan = brackets(units, eta)
         self.units, self.eta = units, eta

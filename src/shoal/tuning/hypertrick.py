@@ -35,6 +35,8 @@ class Report(NamedTuple):
 class HyperTrick:
     """The rule with its state: one sorted list a phase. As a scheduler, a freed worker starts the next configuration."""
 
+    copies = False
+
     def __init__(self, *, trials: int, phases: int, eviction: float) -> None:
         self.trials, self.units = at_least("trials", trials, 1), at_least("phases", phases, 1)
         if not 0 < eviction < 1:

@@ -40,6 +40,8 @@ def _source(
 class PBT:
     """A population of `trials` members. Where there are fewer workers, members take turns, the least trained first."""
 
+    copies = True
+
     def __init__(self, *, trials: int, units: int, fraction: float = 0.2, seed: int = 0) -> None:
         self.trials, self.units = at_least("trials", trials, 1), at_least("units", units, 1)
         if not 0 < fraction <= 0.5:

@@ -44,6 +44,7 @@ class Scheduler(Protocol):
 
     trials: int  # configurations that will be asked for
     units: int  # the most training of one trial
+    copies: bool  # a trial may go on from another's checkpoint, so each saves one at every report
 
     def next(self) -> Task | None:
         """What a free worker does now. None: nothing until the next report, and nothing at all if no trial is running."""
@@ -95,6 +96,8 @@ class Queue:
 
 class RunAll:
     """No early stopping: each trial does all its units on one worker. With random configurations this is random search."""
+
+    copies = False
 
     def __init__(self, *, trials: int, units: int) -> None:
         self.trials, self.units = at_least("trials", trials, 1), at_least("units", units, 1)

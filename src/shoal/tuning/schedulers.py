@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -34,7 +35,24 @@ SCHEDULERS: dict[str, Callable[[Budget], Scheduler]] = {
 
 
 def make_scheduler(name: str, budget: Budget) -> Scheduler:
-    """`BadInput` names the nearest scheduler, or the setting that is wrong."""
+    """By its name, or by the import path pkg.module:Class of one that is made from a `Budget`.
+
+    `BadInput` names the nearest scheduler, or the setting that is wrong.
+    """
+    if ":" in name:
+        return _imported(name, budget)
     if name not in SCHEDULERS:
         raise BadInput(f"unknown scheduler {name!r}.{nearest(name, SCHEDULERS)} There are: {', '.join(SCHEDULERS)}.")
     return SCHEDULERS[name](budget)
+
+
+def _imported(path: str, budget: Budget) -> Scheduler:
+    module, _, name = path.partition(":")
+    try:
+        made: Scheduler = getattr(importlib.import_module(module), name)(budget)
+        missing = [name for name in ("trials", "units", "copies", "next", "report") if not hasattr(made, name)]
+    except (ImportError, AttributeError, TypeError, ValueError) as error:
+        raise BadInput(f"cannot make the scheduler {path!r}: {error}") from None
+    if missing:
+        raise BadInput(f"{path!r} is no scheduler: it has no {', '.join(missing)} (shoal.tuning.scheduler.Scheduler)")
+    return made

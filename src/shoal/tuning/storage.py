@@ -7,8 +7,11 @@ second. `flock` belongs to an open file, so the kernel releases it when the hold
 from __future__ import annotations
 
 import fcntl
+import json
 import os
+import time
 from pathlib import Path
+from typing import Any
 
 from optuna.storages.journal import JournalFileBackend, JournalStorage
 
@@ -17,21 +20,44 @@ from shoal.core.errors import BadInput
 _CHUNK = 1 << 16
 
 
-def open_journal(path: str | Path) -> JournalStorage:
+def open_journal(path: str | Path, *, sync_every: float = 0.0) -> JournalStorage:
     """The journal file at `path`, made if it is missing, as a storage for any Optuna study.
 
-    `BadInput` where `path` cannot be a journal.
+    Every entry is on the disk before it is acknowledged. With `sync_every` that is so every so many seconds: what a killed
+    process has entered is never lost, what a power cut takes is at most that long ago. `BadInput` where `path` cannot be a journal.
     """
     name = str(path)
     lock = JournalLock(name)
     try:
         lock.acquire()
         lock.release()
-        return JournalStorage(JournalFileBackend(name, lock_obj=lock))  # type: ignore[arg-type]  # its base class is private
+        return JournalStorage(_JournalFile(name, lock, sync_every))
     except OSError as error:
         raise BadInput(f"cannot open the journal {name!r}: {error.strerror}") from None
     except ValueError as error:  # a line that is not JSON, with others after it
         raise BadInput(f"{name!r} is not a journal: {error}") from None
+
+
+class _JournalFile(JournalFileBackend):
+    """Optuna's file, with fewer waits for the disk."""
+
+    def __init__(self, path: str, lock: JournalLock, sync_every: float) -> None:
+        super().__init__(path, lock_obj=lock)  # type: ignore[arg-type]  # its base class is private
+        self._own, self._guard = path, lock
+        self._every, self._synced = sync_every, -float("inf")
+
+    def append_logs(self, logs: list[dict[str, Any]]) -> None:
+        data = "".join(json.dumps(log, separators=(",", ":")) + "\n" for log in logs).encode()
+        self._guard.acquire()
+        try:
+            with open(self._own, "ab") as file:
+                file.write(data)
+                file.flush()
+                if time.monotonic() - self._synced >= self._every:
+                    os.fsync(file.fileno())
+                    self._synced = time.monotonic()
+        finally:
+            self._guard.release()
 
 
 class JournalLock:

@@ -1,0 +1,154 @@
+"""A study in its storage: the ledger, and Optuna's study beside it for samplers and dashboards. The driver is its one writer.
+
+Every event is one finished trial of the study NAME-ledger, whose numbers are a total order, and is entered there first. What
+Optuna's own study lacks after a crash is added when the book is opened again.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import warnings
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import optuna
+from optuna.exceptions import ExperimentalWarning
+from optuna.samplers import BaseSampler
+from optuna.storages import BaseStorage
+from optuna.study import Study
+from optuna.trial import TrialState
+
+from shoal.core.errors import BadInput
+from shoal.tuning.distributions import distributions
+from shoal.tuning.events import Closed, Course, Event, Reported, Trial, decode, encode
+from shoal.tuning.spaces import Domain
+from shoal.tuning.storage import open_journal
+
+JOURNAL = "study.journal"
+SYNC_EVERY = 1.0  # seconds of a study that a power cut may cost
+_EVENT = "event"
+
+
+def open_storage(folder: Path, url: str | None) -> BaseStorage:
+    """The journal in `folder`, or the database at `url`. `BadInput` for one that cannot be reached."""
+    if url is None:
+        return open_journal(folder / JOURNAL, sync_every=SYNC_EVERY)
+    shown = re.sub(r"(://[^:/@]*):[^@]*@", r"\1:***@", url)
+    if "://" not in url:
+        raise BadInput(f"--storage is {shown!r}: expected a URL, such as postgresql://user@host/studies")
+    try:
+        return optuna.storages.RDBStorage(url, engine_kwargs={"pool_pre_ping": True})
+    except Exception as error:  # drivers, the network and SQLAlchemy each have errors of their own
+        lines = str(error).strip().splitlines() or [type(error).__name__]
+        raise BadInput(f"cannot reach the storage {shown!r}: {lines[0]}") from None
+
+
+class Book:
+    """Opened by its driver with `new`, or taken up again with `known`; readers take `read`."""
+
+    def __init__(self, study: Study, ledger: Study, space: Mapping[str, Domain]) -> None:
+        self._study, self._ledger = study, ledger
+        self._distributions = distributions(space)
+        self._asked: dict[int, optuna.Trial] = {}  # by Optuna's number
+        entries = ledger.get_trials(deepcopy=False)
+        try:
+            self.course = Course(decode(entry.user_attrs[_EVENT]) for entry in entries)
+        except (msgspec.ValidationError, KeyError) as error:
+            raise BadInput(f"the ledger of study {study.study_name!r} cannot be read: {error}") from None
+
+    @classmethod
+    def new(cls, storage: BaseStorage, name: str, space: Mapping[str, Domain]) -> Book:
+        """`BadInput` where the storage has a study of this name."""
+        with _quietly():
+            try:
+                study = optuna.create_study(study_name=name, storage=storage, direction="maximize")
+            except optuna.exceptions.DuplicatedStudyError:
+                raise BadInput(f"the storage already has a study {name!r}: name another folder with --study") from None
+            return cls(study, optuna.create_study(study_name=f"{name}-ledger", storage=storage), space)
+
+    @classmethod
+    def read(cls, storage: BaseStorage, name: str, space: Mapping[str, Domain]) -> Book:
+        with _quietly():
+            try:
+                study = optuna.load_study(study_name=name, storage=storage)
+                return cls(study, optuna.load_study(study_name=f"{name}-ledger", storage=storage), space)
+            except KeyError:
+                raise BadInput(f"the storage has no study {name!r}") from None
+
+    @classmethod
+    def known(cls, storage: BaseStorage, name: str, space: Mapping[str, Domain]) -> Book:
+        """To go on with: Optuna's study is brought up to the ledger."""
+        book = cls.read(storage, name, space)
+        book._catch_up()
+        return book
+
+    def ask(self, sampler: BaseSampler) -> tuple[dict[str, Any], int]:
+        """(settings, Optuna's number) of a new configuration."""
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ExperimentalWarning)
+            self._study.sampler = sampler
+            asked = self._study.ask(self._distributions)
+        self._asked[asked.number] = asked
+        return dict(asked.params), asked.number
+
+    def enter(self, event: Event) -> None:
+        """Into the ledger, then into what follows from it."""
+        self._ledger.add_trial(optuna.create_trial(value=0.0, user_attrs={_EVENT: encode(event)}))
+        self.course.add(event)
+        if isinstance(event, Reported):
+            trial = self.course.trials[event.trial]
+            if trial.optuna is not None:
+                self._mirror(trial, self._asked[trial.optuna], event)
+            for other in event.stopped:
+                self._tell(self.course.trials[other])
+            self._tell(trial)
+        elif isinstance(event, Closed) and event.why == "done":
+            for trial in self.course.trials.values():
+                self._tell(trial, over=True)
+
+    def _mirror(self, trial: Trial, asked: optuna.Trial, event: Reported) -> None:
+        asked.report(event.value, event.unit - 1)
+        if event.settings is not None:
+            asked.set_user_attr("settings", event.settings)
+
+    def _tell(self, trial: Trial, *, over: bool = False) -> None:
+        """What Optuna should know of a trial that has ended."""
+        if trial.optuna not in self._asked or not (over or trial.state in ("stopped", "complete")):
+            return
+        assert trial.optuna is not None
+        del self._asked[trial.optuna]
+        if trial.state == "complete" and not math.isnan(trial.value):
+            self._study.tell(trial.optuna, trial.value)
+        elif math.isnan(trial.value):
+            self._study.tell(trial.optuna, state=TrialState.FAIL)
+        else:
+            self._study.tell(trial.optuna, state=TrialState.PRUNED)
+
+    def _catch_up(self) -> None:
+        known = {trial.optuna: trial for trial in self.course.trials.values()}
+        for frozen in self._study.get_trials(deepcopy=False):
+            if frozen.state.is_finished():
+                continue
+            trial = known.get(frozen.number)
+            if trial is None:  # its driver died before it began
+                self._study.tell(frozen.number, state=TrialState.FAIL)
+                continue
+            asked = self._asked[frozen.number] = optuna.Trial(self._study, frozen._trial_id)
+            for event in trial.reports:
+                if event.unit - 1 not in frozen.intermediate_values:
+                    self._mirror(trial, asked, event)
+            self._tell(trial)
+
+
+class _quietly:
+    """Optuna tells of each study that it makes; these are no news."""
+
+    def __enter__(self) -> None:
+        self._before = optuna.logging.get_verbosity()
+        optuna.logging.set_verbosity(max(self._before, optuna.logging.WARNING))
+
+    def __exit__(self, *error: object) -> None:
+        optuna.logging.set_verbosity(self._before)

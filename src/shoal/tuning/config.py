@@ -1,0 +1,168 @@
+"""What a study is, checked before anything is made: `StudyConfig` from a command line or a file, `prepare` to a `Plan`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any, NamedTuple
+
+from shoal.core import config as configs
+from shoal.core.config import NonNegative, Positive, PositiveFloat
+from shoal.core.errors import BadInput
+from shoal.experiment import nest, resolve
+from shoal.launch.compose import make_algorithm
+from shoal.studies.grid import word
+from shoal.tuning.phases import Phase, parse_phase
+from shoal.tuning.scheduler import Scheduler
+from shoal.tuning.schedulers import Budget, make_scheduler
+from shoal.tuning.spaces import Choice, Domain, Space, Value, parse_space, written
+
+FRESH = 1000  # how far test seeds lie from the tuning seeds, unless told
+PLAIN = ("actors", "envs", "learners")  # settings of a run that a space may vary besides those of its axes
+MINE = ("seed", "eval_episodes", "out", "resume")  # settings of a run that belong to the study
+LINES_EVERY = 0.05  # seconds between two lines of a trial's metrics: how exactly the end of a phase is seen
+
+
+@dataclass(frozen=True, kw_only=True)
+class StudyConfig:
+    """What a study tries, how long, and by which rules."""
+
+    env: str
+    """what all trials train on"""
+    space: dict[str, str] = field(default_factory=dict)
+    """what may vary: {name: values}"""
+    settings: dict[str, Any] = field(default_factory=dict)
+    """settings of `shoal train` that all trials share"""
+    scheduler: str = "hypertrick"
+    """which trials run on: hypertrick, sh, hyperband, asha, pbt, none, or an import path pkg.module:Class"""
+    trials: Positive = 16
+    """configurations"""
+    phases: Positive = 4
+    """reports of a trial that is trained to the end"""
+    phase: str = "20000steps"
+    """training between two reports: 200episodes, 20000steps or 30s"""
+    eviction: float = 0.25
+    """hypertrick: the share of trials that goes in each phase"""
+    eta: Positive = 2
+    """sh, hyperband and asha keep one trial in eta"""
+    sampler: str = "random"
+    """where configurations come from: random, tpe, cmaes, grid, or an import path pkg.module:Sampler"""
+    seeds_per_trial: Positive = 1
+    """runs of each trial, side by side; its score is their mean"""
+    confirm: str = ""
+    """top3x10 trains the three best again on ten fresh seeds each"""
+    workers: Positive = 2
+    """trials at a time"""
+    seed: NonNegative = 0
+    """of the sampler, and the first seed of the trials' runs"""
+    test_seed: NonNegative | None = None
+    """the first fresh seed; by default 1000 above the first of the trials"""
+    storage: str | None = None
+    """where the study is kept: a database's URL; by default a journal file in its folder"""
+    lease: PositiveFloat = 600.0
+    """seconds without a line of metrics after which a worker counts as lost"""
+
+
+class Confirm(NamedTuple):
+    top: int
+    seeds: int
+
+
+class Plan(NamedTuple):
+    """A study, checked."""
+
+    config: StudyConfig
+    space: Space
+    phase: Phase
+    confirm: Confirm | None
+    tune_seeds: tuple[int, ...]
+    test_seeds: tuple[int, ...]
+
+    def scheduler(self) -> Scheduler:
+        """A new one, with no call made yet."""
+        config = self.config
+        budget = Budget(config.trials, config.phases, config.eviction, config.eta, config.seed)
+        return make_scheduler(config.scheduler, budget)
+
+    def settings(self, tried: Mapping[str, Value], seed: int) -> dict[str, Any]:
+        """For `shoal train`: what a run of these tried settings is."""
+        shared = {"metrics_every": LINES_EVERY, "sinks": ("jsonl",), **self.config.settings}
+        if self.phase.unit == "steps":
+            shared["steps"] = round(self.phase.amount) * self.config.phases
+        own = {name if _axis(name) else f"algo.{name}": value for name, value in tried.items()}
+        return {**shared, **own, "seed": seed, "eval_episodes": 0}
+
+
+def make_config(values: Mapping[str, Any]) -> StudyConfig:
+    """From loose values; `BadInput` names the first that is wrong."""
+    eviction = values.get("eviction")
+    config = configs.build(StudyConfig, values)
+    if not 0 < config.eviction < 1:
+        raise BadInput(f"--eviction is {eviction}: expected a number between 0 and 1, both excluded")
+    return config
+
+
+def prepare(config: StudyConfig) -> Plan:
+    """Check everything that can be checked without training. `BadInput` names the first thing that is wrong."""
+    phase = parse_phase(config.phase)
+    plain = {name.replace("-", "_") for name in config.settings}
+    for name in MINE:
+        if name in plain:
+            raise BadInput(f"--{name.replace('_', '-')} is not a setting of a study's trials")
+    if phase.unit == "steps" and "steps" in plain:
+        raise BadInput(
+            "--steps follows from --phases and --phase: leave it out, or count phases in episodes or seconds"
+        )
+    run = resolve(config.env, config.settings)
+    make_algorithm(run)
+    parts: dict[str, Any] = {"net.": run.net, "topology.": run.topology, "": run.algo}
+    known = [f"{prefix}{f.name}" for prefix, part in parts.items() for f in fields(part)] + list(PLAIN)
+    space = parse_space([f"{name}={text}" for name, text in config.space.items()], known)
+    if not space:
+        raise BadInput("nothing to search: give at least one --space, such as learning_rate=log(1e-5,1e-2)")
+    given = nest(config.settings)
+    for name, domain in space.items():
+        axis, _, bare = name.rpartition(".")
+        fixed = given if name in PLAIN else given.get(axis or "algo", {})
+        if bare in fixed:
+            raise BadInput(f"--space {name}={written(domain)}: {name} is also fixed, at {fixed[bare]!r}")
+        part = run.settings if name in PLAIN else parts[f"{axis}." if axis else ""]
+        _check_values(name, bare, part, domain)
+    from shoal.tuning.samplers import check_sampler  # late: it brings Optuna
+
+    check_sampler(config.sampler, space, config.trials)
+    confirm = _confirm(config.confirm)
+    tune_seeds = tuple(range(config.seed, config.seed + config.seeds_per_trial))
+    first = config.seed + FRESH if config.test_seed is None else config.test_seed
+    test_seeds = tuple(range(first, first + (confirm.seeds if confirm else 0)))
+    both = sorted({*tune_seeds} & {*test_seeds})
+    if both:
+        words = f"seeds {both[0]} to {both[-1]} are" if len(both) > 1 else f"seed {both[0]} is"
+        raise BadInput(f"{words} for tuning and for testing: choose --test-seed {tune_seeds[-1] + 1} or above")
+    plan = Plan(config, space, phase, confirm, tune_seeds, test_seeds)
+    plan.scheduler()
+    return plan
+
+
+def _axis(name: str) -> bool:
+    return "." in name or name in PLAIN
+
+
+def _check_values(name: str, bare: str, part: Any, domain: Domain) -> None:
+    """The ends of a range, or every value of a list, must be what the setting takes."""
+    values = domain.values if isinstance(domain, Choice) else (domain.low, domain.high)
+    for value in values:
+        try:
+            configs.replace(part, {bare: word(value)})  # as the trial will be told
+        except BadInput as error:
+            raise BadInput(f"--space {name}={written(domain)}: {error}") from None
+
+
+def _confirm(text: str) -> Confirm | None:
+    if not text:
+        return None
+    match = re.fullmatch(r"top(\d+)x(\d+)", text)
+    if match is None or not int(match[1]) or not int(match[2]):
+        raise BadInput(f"--confirm is {text!r}: expected topKxN, such as top3x10: the best 3, on 10 fresh seeds each")
+    return Confirm(int(match[1]), int(match[2]))

@@ -1,0 +1,75 @@
+"""optuna-dashboard behind a shell that only reads, listens on this machine alone, and answers no other host's name.
+
+Bare, it deletes studies for any page that a browser has open: it knows neither passwords nor the Host header.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+from wsgiref.simple_server import WSGIRequestHandler, make_server
+
+from shoal.core.errors import BadInput
+from shoal.run.folder import read_json
+from shoal.tuning.book import open_storage
+
+ADDRESS = "127.0.0.1"
+NAMES = (ADDRESS, "localhost")
+App = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
+
+
+def read_only(app: App, port: int) -> App:
+    """`app` for GET and HEAD, with a Host of this machine; everything else is refused before it is reached."""
+    hosts = {f"{name}:{port}" for name in NAMES}
+
+    def shell(environ: dict[str, Any], start: Callable[..., Any]) -> Iterable[bytes]:
+        if environ.get("HTTP_HOST", "").lower() not in hosts:
+            return _refuse(start, "403 Forbidden", "this dashboard answers to localhost alone\n")
+        if environ.get("REQUEST_METHOD") not in ("GET", "HEAD"):
+            return _refuse(start, "405 Method Not Allowed", "this dashboard only reads\n", ("Allow", "GET, HEAD"))
+
+        def started(status: str, headers: list[tuple[str, str]], *rest: Any) -> Any:
+            return start(status, [*headers, ("X-Frame-Options", "DENY"), ("Referrer-Policy", "no-referrer")], *rest)
+
+        return app(environ, started)
+
+    return shell
+
+
+def serve(folder: str | Path, port: int, say: Callable[[str], None]) -> int:
+    """Until interrupted. `BadInput` without optuna-dashboard, or for a port in use."""
+    path = Path(folder)
+    if not (path / "study.json").is_file():
+        raise BadInput(f"{str(folder)!r} is no study: it has no study.json")
+    if not 1 <= port <= 65535:
+        raise BadInput(f"--port is {port}: expected 1 to 65535")
+    try:
+        dashboard: Any = importlib.import_module("optuna_dashboard")
+    except ImportError:
+        raise BadInput(
+            "shoal tune dashboard needs a package that is not installed: pip install optuna-dashboard"
+        ) from None
+    storage = open_storage(path, read_json(path / "study.json")["config"].get("storage"))
+    try:
+        server = make_server(ADDRESS, port, read_only(dashboard.wsgi(storage), port), handler_class=_Silent)
+    except OSError as error:
+        raise BadInput(f"--port is {port}: {error.strerror}") from None
+    say(f"dashboard: http://{ADDRESS}:{port}/ (read-only; Ctrl-C ends it)")
+    with server:
+        try:
+            server.serve_forever()
+        except KeyboardInterrupt:
+            return 0
+    return 0
+
+
+class _Silent(WSGIRequestHandler):
+    def log_message(self, format: str, *args: Any) -> None:
+        pass
+
+
+def _refuse(start: Callable[..., Any], status: str, text: str, *headers: tuple[str, str]) -> list[bytes]:
+    start(status, [("Content-Type", "text/plain; charset=utf-8"), *headers])
+    return [text.encode()]

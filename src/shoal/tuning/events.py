@@ -1,0 +1,193 @@
+"""What happens in a study, as entries of its ledger, and what a sequence of them comes to.
+
+The ledger is the one source of truth: a study goes on from it, is replayed from it and is reported from it. `Tasked` and
+`Reported` are the calls of the scheduler in their order. `Started` leases a trial to a worker; the lease ends with the
+worker's report or with `Lost`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+
+from shoal.tuning.scheduler import Decision, Task, Verdict
+from shoal.tuning.spaces import Value
+
+Settings = dict[str, Value]
+
+
+class Opened(msgspec.Struct, frozen=True, tag="opened"):
+    """A driver took the study up."""
+
+    at: float  # seconds since 1970
+    pid: int
+    host: str
+
+
+class Tasked(msgspec.Struct, frozen=True, tag="tasked"):
+    """The scheduler's answer to a free worker."""
+
+    at: float
+    trial: int
+    begin: int
+    end: int
+    settings: Settings  # what the trial tries
+    number: int | None = None  # of the trial in Optuna's study
+
+
+class Started(msgspec.Struct, frozen=True, tag="started"):
+    """A worker took a trial's task: a lease."""
+
+    at: float
+    trial: int
+    slot: int
+    seed: int | None = None  # of a confirmation; None in the search
+
+
+class Reported(msgspec.Struct, frozen=True, tag="reported"):
+    """A report and the scheduler's decision on it."""
+
+    at: float
+    trial: int
+    slot: int
+    unit: int
+    value: float
+    scores: list[float]  # one a seed
+    verdict: Verdict
+    end: int
+    stopped: list[int] = []
+    source: int | None = None
+    settings: Settings | None = None  # explored from the source's, where there is one
+    why: str = ""  # a value is missing
+
+    @property
+    def decision(self) -> Decision:
+        return Decision(self.trial, self.unit, self.verdict, self.end, tuple(self.stopped), self.source)
+
+
+class Lost(msgspec.Struct, frozen=True, tag="lost"):
+    """A worker died or fell silent; its task goes back to the queue."""
+
+    at: float
+    trial: int
+    slot: int
+    why: str
+    seed: int | None = None
+
+
+class Tested(msgspec.Struct, frozen=True, tag="tested"):
+    """A configuration trained again on a fresh seed."""
+
+    at: float
+    trial: int
+    seed: int
+    slot: int
+    value: float
+    why: str = ""
+
+
+class Closed(msgspec.Struct, frozen=True, tag="closed"):
+    """The driver left: `done`, or `stopped` on request."""
+
+    at: float
+    why: str
+
+
+Event = Opened | Tasked | Started | Reported | Lost | Tested | Closed
+
+
+def encode(event: Event) -> dict[str, Any]:
+    found: dict[str, Any] = msgspec.to_builtins(event)
+    return found
+
+
+def decode(plain: Any) -> Event:
+    """`msgspec.ValidationError` for what is no event."""
+    found: Event = msgspec.convert(plain, Event)
+    return found
+
+
+@dataclasses.dataclass
+class Trial:
+    """One configuration and its course."""
+
+    number: int
+    settings: Settings
+    optuna: int | None = None
+    unit: int = 0  # units done
+    reports: list[Reported] = dataclasses.field(default_factory=list)
+    state: str = "waiting"  # waiting, running, paused, stopped, complete
+    task: Task | None = None  # not reported yet
+    losses: int = 0
+    copies: list[tuple[int, int]] = dataclasses.field(default_factory=list)  # (unit, source): PBT's lineage
+
+    @property
+    def value(self) -> float:
+        """The newest score; NaN before the first."""
+        return self.reports[-1].value if self.reports else math.nan
+
+    @property
+    def spread(self) -> float | None:
+        """The standard deviation of the newest score over the seeds; None for a single seed."""
+        scores = self.reports[-1].scores if self.reports else []
+        if len(scores) < 2:
+            return None
+        mean = math.fsum(scores) / len(scores)
+        return math.sqrt(math.fsum((score - mean) ** 2 for score in scores) / (len(scores) - 1))
+
+
+class Course:
+    """What the events so far come to."""
+
+    def __init__(self, events: Iterable[Event] = ()) -> None:
+        self.events: list[Event] = []
+        self.trials: dict[int, Trial] = {}
+        self.tests: dict[int, dict[int, float]] = {}  # {trial: {seed: score}}
+        self.done = False
+        for event in events:
+            self.add(event)
+
+    def add(self, event: Event) -> None:
+        self.events.append(event)
+        if isinstance(event, Tasked):
+            trial = self.trials.setdefault(event.trial, Trial(event.trial, event.settings, event.number))
+            trial.task, trial.state = Task(event.trial, event.begin, event.end), "waiting"
+        elif isinstance(event, Started) and event.seed is None:
+            self.trials[event.trial].state = "running"
+        elif isinstance(event, Lost) and event.seed is None:
+            trial = self.trials[event.trial]
+            trial.losses, trial.state = trial.losses + 1, "waiting"
+        elif isinstance(event, Reported):
+            self._report(event)
+        elif isinstance(event, Tested):
+            self.tests.setdefault(event.trial, {})[event.seed] = event.value
+        elif isinstance(event, Closed):
+            self.done = event.why == "done"
+
+    def _report(self, event: Reported) -> None:
+        trial = self.trials[event.trial]
+        trial.reports.append(event)
+        trial.unit = event.unit
+        trial.task = Task(event.trial, event.unit, event.end) if event.verdict == "continue" else None
+        ends = {"continue": "running", "pause": "paused", "stop": "stopped", "complete": "complete"}
+        trial.state = ends[event.verdict]
+        if event.source is not None:
+            assert event.settings is not None
+            trial.settings = event.settings
+            trial.copies.append((event.unit, event.source))
+        for other in event.stopped:
+            self.trials[other].state = "stopped"
+
+    @property
+    def open_tasks(self) -> list[Trial]:
+        """Trials with a task that is not reported: what a driver that takes the study up begins with."""
+        return [trial for trial in self.trials.values() if trial.task is not None]
+
+    def ranked(self) -> list[Trial]:
+        """Best first: what trained furthest, then the highest score. Trials without a score are left out."""
+        scored = [trial for trial in self.trials.values() if not math.isnan(trial.value)]
+        return sorted(scored, key=lambda trial: (-trial.unit, -trial.value, trial.number))

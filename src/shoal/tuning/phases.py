@@ -1,0 +1,90 @@
+"""Phases of a trial: what one is (`200episodes`, `20000steps`, `30s`), and what a run had reached and scored at the end of each.
+
+A run's score is the mean return of its last 100 training episodes, as everywhere in Shoal. Ends of phases are counted from the
+run's beginning: a run that trains on while a decision is made has a shorter way to its next report.
+"""
+
+from __future__ import annotations
+
+import bisect
+import math
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any, Literal, NamedTuple
+
+from shoal.core.errors import BadInput
+
+WINDOW = 100  # episodes behind a score
+_PHASE = re.compile(r"(\d+(?:\.\d+)?(?:e\d+)?)\s*(episodes?|steps?|s|seconds?)")
+
+Unit = Literal["episodes", "steps", "seconds"]
+
+
+class Phase(NamedTuple):
+    amount: float
+    unit: Unit
+
+    def __str__(self) -> str:
+        return f"{self.amount:g}{'s' if self.unit == 'seconds' else self.unit}"
+
+
+def parse_phase(text: str) -> Phase:
+    """`BadInput` for what is none of `200episodes`, `20000steps`, `30s`."""
+    match = _PHASE.fullmatch(text.strip().replace("_", "").replace(",", ""))
+    if match is None:
+        raise BadInput(f"--phase is {text!r}: expected a number with its unit, such as 200episodes, 20000steps or 30s")
+    amount, word = float(match[1]), match[2]
+    unit: Unit = "episodes" if word.startswith("e") else "steps" if word.startswith("st") else "seconds"
+    if amount <= 0 or (unit != "seconds" and not amount.is_integer()):
+        raise BadInput(f"--phase is {text!r}: expected a {'number above 0' if amount <= 0 else 'whole number'}")
+    return Phase(amount, unit)
+
+
+class _Line(NamedTuple):
+    step: int
+    seconds: float
+    episodes: float  # since the beginning
+    ended: float  # episodes on this line
+    returns: float  # their sum
+
+
+class Tally:
+    """What a run had done at each line of its metrics. Lines come in order; after a resumption call `cut` first."""
+
+    def __init__(self) -> None:
+        self._lines: list[_Line] = []
+
+    def add(self, rows: Iterable[Mapping[str, Any]]) -> None:
+        for row in rows:
+            if "speed/env_steps" not in row:  # an evaluation or a fault alone
+                continue
+            count = float(row.get("episode/count", 0.0))
+            before = self._lines[-1].episodes if self._lines else 0.0
+            seconds, returns = float(row.get("speed/seconds", 0.0)), count * float(row.get("episode/return", 0.0))
+            self._lines.append(_Line(int(row["step"]), seconds, before + count, count, returns))
+
+    def cut(self, step: int) -> None:
+        """Forget what came after the checkpoint of `step`: it will be done again."""
+        self._lines = [line for line in self._lines if line.step <= step]
+
+    def done(self, unit: Unit) -> float:
+        """Episodes, steps or seconds in all."""
+        if not self._lines:
+            return 0.0
+        last = self._lines[-1]
+        return {"episodes": last.episodes, "steps": float(last.step), "seconds": last.seconds}[unit]
+
+    def reached(self, unit: Unit, target: float) -> int | None:
+        """The number of lines up to the first that has done `target`; None if none has yet."""
+        field = ("step", "seconds", "episodes")[("steps", "seconds", "episodes").index(unit)]
+        at = bisect.bisect_left(self._lines, target, key=lambda line: float(getattr(line, field)))
+        return None if at == len(self._lines) else at + 1
+
+    def score(self, lines: int | None = None) -> float:
+        """The mean return of the last 100 episodes of the first `lines` lines (all); NaN where no episode has ended."""
+        episodes = returns = 0.0
+        for line in reversed(self._lines[:lines]):
+            episodes, returns = episodes + line.ended, returns + line.returns
+            if episodes >= WINDOW:
+                break
+        return returns / episodes if episodes else math.nan

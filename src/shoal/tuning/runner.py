@@ -1,0 +1,289 @@
+"""The driver of a study: gives trials to worker slots, watches them, reports their phases and does what the scheduler says.
+
+A slot holds one trial at a time: a run for each of its seeds, side by side. A trial that goes on simply trains on; one that pauses
+or ends is asked for a checkpoint, and its slot is free when the processes have ended. A process that something killed, or
+that was silent for longer than its lease, puts its task back into the queue: the run goes on from its last checkpoint.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import time
+from collections import deque
+from collections.abc import Callable
+from pathlib import Path
+from typing import Literal
+
+from shoal.tuning.book import Book
+from shoal.tuning.config import Plan
+from shoal.tuning.events import Event, Lost, Reported, Started, Tasked, Tested, Trial
+from shoal.tuning.race import still_to_test
+from shoal.tuning.replay import rebuilt
+from shoal.tuning.samplers import make_sampler
+from shoal.tuning.spaces import explore
+from shoal.tuning.trainings import SeedRun, Trainings, copy_run
+
+LOOK = 0.1  # seconds between two looks at the runs
+LOSSES = 3  # of one trial; one more is its failure
+PATIENCE = 60.0  # seconds that runs have to checkpoint and end when the study is stopped
+
+
+@dataclasses.dataclass
+class Slot:
+    """A worker: its trial, the runs of that, and what follows once their processes have ended."""
+
+    number: int
+    trial: int = -1
+    end: int = 0  # the phase that is trained for
+    seed: int | None = None  # of a confirmation
+    runs: list[SeedRun] = dataclasses.field(default_factory=list)
+    then: Literal["", "free", "report", "lost"] = ""  # "": it trains
+    why: str = ""  # of a loss or a failure
+    heard: float = 0.0  # when there were metrics last, on the monotonic clock
+
+    @property
+    def busy(self) -> bool:
+        return bool(self.runs)
+
+
+class Runner:
+    """Runs a study from where its book is to its end. `tell` hears every event."""
+
+    def __init__(
+        self, plan: Plan, book: Book, folder: Path, trainings: Trainings, tell: Callable[[Event], None] = lambda e: None
+    ) -> None:
+        self.plan, self.book, self.folder = plan, book, folder
+        self._trainings, self._tell = trainings, tell
+        self.slots = [Slot(number) for number in range(plan.config.workers)]
+        self.scheduler = rebuilt(plan, book.course)
+        self._waiting = deque(trial.number for trial in book.course.open_tasks)
+        self._race: tuple[int, list[tuple[int, int]]] | None = None  # seeds tested, and those that are still to test
+
+    def run(self, stopped: Callable[[], bool]) -> bool:
+        """To the end, or until `stopped`: then every run has a checkpoint. Whether it came to the end."""
+        for fill in (self._search, self._confirm):
+            while not stopped():
+                for slot in self.slots:
+                    if not slot.busy and not fill(slot):
+                        break
+                if not any(slot.busy for slot in self.slots):
+                    break
+                self._wait()
+                for slot in self.slots:
+                    if slot.busy:
+                        self._look(slot)
+            else:
+                self._leave()
+                return False
+        return True
+
+    def kill(self) -> None:
+        """End all runs now."""
+        for slot in self.slots:
+            for run in slot.runs:
+                if run.training is not None:
+                    run.training.kill()
+
+    def _enter(self, event: Event) -> None:
+        self.book.enter(event)
+        self._tell(event)
+
+    def _wait(self) -> None:
+        runs = [run.training for slot in self.slots for run in slot.runs]
+        self._trainings.wait([run for run in runs if run is not None and run.code is None], LOOK)
+
+    # Giving trials to slots
+
+    def _search(self, slot: Slot) -> bool:
+        """Give the slot a trial; False if there is none for it now."""
+        trial = self._next()
+        if trial is not None:
+            self._start(slot, trial)
+        return trial is not None
+
+    def _next(self) -> Trial | None:
+        held = {slot.trial for slot in self.slots if slot.busy}
+        trials = self.book.course.trials
+        for number in self._waiting:
+            if number not in held:
+                self._waiting.remove(number)
+                return trials[number]
+        while (task := self.scheduler.next()) is not None:
+            if task.trial in trials:
+                settings, number_ = trials[task.trial].settings, trials[task.trial].optuna
+            else:
+                config = self.plan.config
+                sampler = make_sampler(config.sampler, self.plan.space, seed=config.seed, trial=task.trial)
+                settings, number_ = self.book.ask(sampler)
+            self._enter(Tasked(time.time(), *task, settings, number_))
+            if task.trial not in held:
+                return trials[task.trial]
+            self._waiting.append(task.trial)  # its processes are still ending
+        return None
+
+    def _start(self, slot: Slot, trial: Trial) -> None:
+        assert trial.task is not None
+        self._place(slot, trial.number, trial.task.end, None)
+        home = self._home(trial)
+        for seed in self.plan.tune_seeds:
+            folder = home / f"seed-{seed}"
+            if trial.copies and not folder.exists():
+                unit, source = trial.copies[-1]
+                lineage = {"trial": trial.number, "source": source, "unit": unit}
+                before = self._home(self.book.course.trials[source]) / f"seed-{seed}"
+                copy_run(before, folder, self.plan.phase, lineage)
+            self._train(slot, folder, self.plan.settings(trial.settings, seed))
+
+    def _home(self, trial: Trial) -> Path:
+        """The folder of a trial's runs; after a copy, another one."""
+        folder = self.folder / "trials" / f"{trial.number:03d}"
+        if not trial.copies:
+            return folder
+        unit, source = trial.copies[-1]
+        return folder / f"phase-{unit}-from-{source:03d}"
+
+    def _confirm(self, slot: Slot) -> bool:
+        """Give the slot a fresh seed of one of the best; False if there is none for it now."""
+        if self.plan.confirm is None:
+            return False
+        held = {(other.trial, other.seed) for other in self.slots if other.busy}
+        tested = sum(map(len, self.book.course.tests.values()))
+        if self._race is None or self._race[0] != tested:  # its intervals take a while
+            self._race = (tested, still_to_test(self.plan, self.book.course))
+        for number, seed in self._race[1]:
+            if (number, seed) not in held:
+                self._place(slot, number, self.plan.config.phases, seed)
+                folder = self.folder / "confirm" / f"{number:03d}" / f"seed-{seed}"
+                self._train(slot, folder, self.plan.settings(self.book.course.trials[number].settings, seed))
+                return True
+        return False
+
+    def _place(self, slot: Slot, trial: int, end: int, seed: int | None) -> None:
+        slot.trial, slot.end, slot.seed, slot.then, slot.why = trial, end, seed, "", ""
+        slot.heard = time.monotonic()
+        self._enter(Started(time.time(), trial, slot.number, seed))
+
+    def _train(self, slot: Slot, folder: Path, settings: dict[str, object]) -> None:
+        run = SeedRun(self._trainings, folder, settings, self.plan.phase)
+        slot.runs.append(run)
+        run.train(slot.end)
+
+    # Watching them
+
+    def _look(self, slot: Slot) -> None:
+        heard = [run.look() for run in slot.runs]  # every one of them
+        if any(heard):
+            slot.heard = time.monotonic()
+        if slot.then:
+            if all(run.code is not None for run in slot.runs):
+                self._ended(slot)
+            return
+        lost = next((why for run in slot.runs if (why := run.why_lost())), "")
+        if not lost and time.monotonic() - slot.heard > self.plan.config.lease:
+            lost = f"no metrics for {self.plan.config.lease:g} s"
+        if lost:
+            for run in slot.runs:
+                if run.training is not None:
+                    run.training.kill()
+            slot.then, slot.why = "lost", lost
+            return
+        failed = next((run for run in slot.runs if run.code in (1, 2)), None)
+        if failed is not None:
+            assert failed.training is not None
+            self._end(slot, "report", failed.training.reason)
+        elif all(run.reached(slot.end) is not None or run.code is not None for run in slot.runs):
+            if slot.seed is not None or self.scheduler.copies:
+                self._end(slot, "report")
+            else:
+                self._report(slot)
+
+    def _end(self, slot: Slot, then: Literal["free", "report"], why: str = "", *, pause: bool = True) -> None:
+        """Ask for checkpoints; what follows happens once the processes have ended."""
+        slot.then, slot.why = then, why
+        for run in slot.runs:
+            if run.training is not None and run.code is None:
+                run.training.pause() if pause else run.training.stop()
+
+    def _ended(self, slot: Slot) -> None:
+        then, slot.then = slot.then, ""
+        if then == "report":
+            self._test(slot) if slot.seed is not None else self._report(slot)
+        elif then == "lost":
+            self._lose(slot)
+        else:
+            slot.runs = []
+
+    def _lose(self, slot: Slot) -> None:
+        trial, why = slot.trial, slot.why
+        count = 1 + sum(
+            isinstance(event, Lost) and (event.trial, event.seed) == (trial, slot.seed)
+            for event in self.book.course.events
+        )
+        self._enter(Lost(time.time(), trial, slot.number, why, slot.seed))
+        if count > LOSSES:
+            slot.why = f"lost {count} times; the last time: {why}"
+            self._test(slot) if slot.seed is not None else self._report(slot)
+            return
+        slot.runs = []
+        if slot.seed is None:
+            self._waiting.appendleft(trial)
+
+    def _scores(self, slot: Slot) -> list[float]:
+        return [math.nan if slot.why else run.tally.score(run.reached(slot.end)) for run in slot.runs]
+
+    def _test(self, slot: Slot) -> None:
+        assert slot.seed is not None
+        [value] = self._scores(slot)
+        self._enter(Tested(time.time(), slot.trial, slot.seed, slot.number, value, slot.why))
+        slot.runs = []
+
+    def _report(self, slot: Slot) -> None:
+        """Hand the phase's score to the scheduler, and do as it decides."""
+        trial, scores = self.book.course.trials[slot.trial], self._scores(slot)
+        value = math.fsum(scores) / len(scores)
+        why = slot.why or ("no episode ended" if math.isnan(value) else "")
+        decision = self.scheduler.report(slot.trial, slot.end, value)
+        settings = None
+        if decision.source is not None:
+            source = self.book.course.trials[decision.source].settings
+            seed = self.plan.config.seed
+            settings = explore(self.plan.space, source, seed=seed, trial=slot.trial, unit=slot.end)
+        self._enter(
+            Reported(
+                time.time(),
+                slot.trial,
+                slot.number,
+                slot.end,
+                value,
+                scores,
+                decision.verdict,
+                decision.end,
+                list(decision.stopped),
+                decision.source,
+                settings,
+                why,
+            )
+        )
+        if decision.verdict != "continue":
+            self._end(slot, "free", pause=decision.verdict == "pause")
+        elif self.scheduler.copies:  # its processes have ended, perhaps for another checkpoint
+            slot.runs = []
+            self._start(slot, trial)
+        else:
+            slot.end = decision.end
+            for run in slot.runs:
+                run.train(slot.end)
+
+    # Leaving
+
+    def _leave(self) -> None:
+        """Every run checkpoints and ends; those that do not in time are killed. Their tasks stay open in the ledger."""
+        for slot in self.slots:
+            if slot.busy and not slot.then:
+                self._end(slot, "free")
+        deadline = time.monotonic() + PATIENCE
+        while any(run.code is None for slot in self.slots for run in slot.runs):
+            if time.monotonic() > deadline:
+                self.kill()
+            self._wait()

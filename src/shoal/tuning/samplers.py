@@ -1,0 +1,108 @@
+"""Where configurations come from: `random`, `grid`, Optuna's `tpe` and `cmaes`, or a sampler of the user's own.
+
+All are Optuna samplers. `random` and `grid` give trial i the same configuration in every study with the same seed, whichever
+scheduler asks in whichever order, so that schedulers can be compared on equal trials.
+"""
+
+from __future__ import annotations
+
+import importlib
+import itertools
+import warnings
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from optuna.distributions import BaseDistribution
+from optuna.exceptions import ExperimentalWarning
+from optuna.samplers import BaseSampler, CmaEsSampler, RandomSampler, TPESampler
+from optuna.study import Study
+from optuna.trial import FrozenTrial
+
+from shoal.core.errors import BadInput, nearest
+from shoal.tuning.spaces import Choice, Domain, Real, Value, sample
+
+SAMPLERS = ("random", "tpe", "cmaes", "grid")
+_MANY = 10_000  # points of a grid
+
+
+class Drawn(BaseSampler):
+    """Settings that a function of the trial's number gives."""
+
+    def __init__(self, draw: Callable[[int], Mapping[str, Value]], trial: int) -> None:
+        self._settings = draw(trial)
+
+    def infer_relative_search_space(self, study: Study, trial: FrozenTrial) -> dict[str, BaseDistribution]:
+        return {}
+
+    def sample_relative(
+        self, study: Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
+    ) -> dict[str, Any]:
+        return {}
+
+    def sample_independent(self, study: Study, trial: FrozenTrial, name: str, distribution: BaseDistribution) -> Any:
+        return self._settings[name]
+
+
+def make_sampler(name: str, space: Mapping[str, Domain], *, seed: int, trial: int) -> BaseSampler:
+    """The sampler that draws configuration `trial`. Its state is the study: a resumed one goes on as if never stopped."""
+    own = seed * 1_000_003 + trial  # a stream for each trial, or a resumed study would draw its first ones again
+    if name == "random":
+        return Drawn(lambda number: sample(space, seed=seed, trial=number), trial)
+    if name == "grid":
+        return Drawn(lambda number: grid(space)[number], trial)
+    if name == "tpe":
+        return TPESampler(seed=own % 2**32, multivariate=False)
+    if name == "cmaes":
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ExperimentalWarning)
+            return CmaEsSampler(
+                seed=own % 2**32, independent_sampler=RandomSampler(own % 2**32), warn_independent_sampling=False
+            )
+    return _imported(name)
+
+
+def check_sampler(name: str, space: Mapping[str, Domain], trials: int) -> None:
+    """`BadInput` for an unknown sampler, one that is not installed, or a grid that does not fit."""
+    if name == "grid":
+        points = len(grid(space))
+        if trials > points:
+            raise BadInput(f"--trials is {trials}: the grid of this space has {points} configurations")
+    elif name == "cmaes":
+        try:
+            importlib.import_module("cmaes")
+        except ImportError:
+            raise BadInput("--sampler cmaes needs a package that is not installed: pip install cmaes") from None
+        if all(isinstance(domain, Choice) for domain in space.values()):
+            raise BadInput("--sampler cmaes: the space has lists alone; it needs a range, such as log(1e-5,1e-2)")
+    elif name not in SAMPLERS:
+        if ":" not in name:
+            words = f"There are: {', '.join(SAMPLERS)}, or an import path pkg.module:Sampler."
+            raise BadInput(f"unknown sampler {name!r}.{nearest(name, SAMPLERS)} {words}")
+        _imported(name)
+
+
+def grid(space: Mapping[str, Domain]) -> list[dict[str, Value]]:
+    """Every combination. `BadInput` for a range of real numbers, which has no points."""
+    axes: list[list[Value]] = []
+    count = 1
+    for name, domain in space.items():
+        if isinstance(domain, Real):
+            raise BadInput(f"--sampler grid: {name} is a range of real numbers; list its values, such as {name}=.9,.99")
+        values = domain.values if isinstance(domain, Choice) else range(domain.low, domain.high + 1, domain.step)
+        axes.append(list(values))
+        count *= len(values)
+        if count > _MANY:
+            raise BadInput(f"--sampler grid: the space has more than {_MANY:,} configurations")
+    return [dict(zip(space, values, strict=True)) for values in itertools.product(*axes)]
+
+
+def _imported(path: str) -> BaseSampler:
+    module, _, name = path.partition(":")
+    try:
+        found = getattr(importlib.import_module(module), name)
+        made = found() if callable(found) and not isinstance(found, BaseSampler) else found
+    except (ImportError, AttributeError, TypeError, ValueError) as error:
+        raise BadInput(f"cannot make the sampler {path!r}: {error}") from None
+    if not isinstance(made, BaseSampler):
+        raise BadInput(f"{path!r} is no sampler of Optuna: expected an optuna.samplers.BaseSampler")
+    return made

@@ -1,0 +1,305 @@
+"""A study in its folder: made, run, stopped, gone on with, read.
+
+study.json       what it tries, with versions and hardware
+study.journal    ledger and Optuna's study (elsewhere with a storage of one's own)
+trials/003/seed-0/             the run of trial 3 with seed 0
+trials/003/phase-2-from-007/   its runs since it copied trial 7 (pbt)
+confirm/003/seed-1000/         trial 3 again on a fresh seed
+summary.json, report.html
+"""
+
+from __future__ import annotations
+
+import importlib
+import math
+import os
+import shlex
+import socket
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from shoal.core import config as configs
+from shoal.core.errors import BadInput, RunFailed
+from shoal.process.lock import RunLock
+from shoal.process.signals import StopRequest
+from shoal.run.files import pretty, write_atomically
+from shoal.run.folder import RunFolder, describe_machine, read_json
+from shoal.studies.handle import flags_of
+from shoal.tuning.book import Book, open_storage
+from shoal.tuning.config import Plan, StudyConfig, make_config, prepare
+from shoal.tuning.events import Closed, Course, Event, Opened, Trial
+from shoal.tuning.race import Confirmed, confirmed
+from shoal.tuning.replay import Replay, replay
+from shoal.tuning.runner import Runner
+from shoal.tuning.spaces import Choice, Domain, Real, Whole, written
+from shoal.tuning.timeline import Piece, alpha_of, pieces_of, seconds_of, to_best_of
+from shoal.tuning.trainings import Runs, Trainings
+
+NOTE = b"stopping: the trials that run are checkpointed (again to exit now)\n"
+OWN = tuple(f.name for f in fields(StudyConfig) if f.name not in ("env", "space", "settings"))
+
+
+class Optimism(NamedTuple):
+    """How much the tuning score of the search's best promised too much."""
+
+    mean: float
+    ci: tuple[float, float] | None  # 95 %
+
+
+class Study:
+    """What a study has come to, read from its ledger."""
+
+    def __init__(self, path: Path, plan: Plan, course: Course) -> None:
+        self.path, self.plan, self.course = path, plan, course
+
+    def __repr__(self) -> str:
+        return f"Study({str(self.path)!r}, {len(self.trials)} of {self.plan.config.trials} trials)"
+
+    @classmethod
+    def open(cls, path: str | Path) -> Study:
+        """The study in this folder, whether it runs or not. `BadInput` if there is none."""
+        folder, plan, name = _known(path)
+        book = Book.read(open_storage(folder, plan.config.storage), name, plan.space)
+        return cls(folder, plan, book.course)
+
+    @property
+    def done(self) -> bool:
+        return self.course.done
+
+    @property
+    def trials(self) -> list[Trial]:
+        """By number: `settings`, `value`, `spread`, `unit` (phases done), `state`, `reports`, `copies`."""
+        return [self.course.trials[number] for number in sorted(self.course.trials)]
+
+    @property
+    def best(self) -> Trial:
+        """The confirmed winner, or without confirmation the best of the search."""
+        proven = self.confirmed
+        if proven:
+            return self.course.trials[proven[0].trial]
+        ranked = self.course.ranked()
+        if not ranked:
+            raise RunFailed("no trial of the study has a score")
+        return ranked[0]
+
+    @property
+    def confirmed(self) -> list[Confirmed]:
+        """The best few on fresh seeds, best first."""
+        return confirmed(self.plan, self.course)
+
+    @property
+    def optimism(self) -> Optimism | None:
+        """Tuning score less test score of the search's best; None without confirmation."""
+        ranked = self.course.ranked()
+        for one in self.confirmed:
+            if one.trial == ranked[0].number:
+                return Optimism(one.optimism, one.optimism_ci)
+        return None
+
+    @property
+    def alpha(self) -> float:
+        """The completion rate: phases trained over those of all trials trained to the end."""
+        return alpha_of(self.plan, self.course)
+
+    @property
+    def pieces(self) -> list[Piece]:
+        """Which worker trained which trial when."""
+        return pieces_of(self.course)
+
+    def replay(self) -> Replay:
+        """Every decision again from the ledger."""
+        return replay(self.plan, self.course)
+
+    def command(self, trial: Trial) -> str:
+        """The command line that trains this configuration with Shoal's usual evaluation and report."""
+        config = self.plan.config
+        settings = {**self.plan.settings(trial.settings, config.seed)}
+        for name in ("metrics_every", "sinks"):
+            if name not in config.settings:
+                del settings[name]
+        del settings["eval_episodes"]
+        return shlex.join(["shoal", "train", config.env, *flags_of(settings)])
+
+    def frame(self) -> Any:
+        """A pandas DataFrame, a row a trial. `BadInput` without pandas."""
+        try:
+            pandas: Any = importlib.import_module("pandas")
+        except ImportError:
+            raise BadInput("Study.frame needs pandas: pip install pandas") from None
+        return pandas.DataFrame(self.rows())
+
+    def rows(self) -> list[dict[str, Any]]:
+        """A row a trial: number, state, phases, value, spread, its settings, and its score on fresh seeds."""
+        tested = {one.trial: one.mean for one in self.confirmed}
+        return [
+            {
+                "trial": trial.number,
+                "state": trial.state,
+                "phases": trial.unit,
+                "value": trial.value,
+                "spread": trial.spread,
+                **trial.settings,
+                "test": tested.get(trial.number),
+            }
+            for trial in self.trials
+        ]
+
+    def summary(self) -> dict[str, Any]:
+        """What `summary.json` and the JSON line hold. NaN becomes null."""
+        ranked = self.course.ranked()
+        best = self.best if ranked else None
+        optimism = self.optimism
+        return {
+            "study": str(self.path),
+            "done": self.done,
+            "trials": [{k: _plain(v) for k, v in row.items()} for row in self.rows()],
+            "best": None
+            if best is None
+            else {
+                "trial": best.number,
+                "value": best.value,
+                "spread": best.spread,
+                "phases": best.unit,
+                "settings": best.settings,
+                "command": self.command(best),
+            },
+            "confirmed": [
+                {**one._asdict(), "optimism": one.optimism, "optimism_ci": one.optimism_ci} for one in self.confirmed
+            ],
+            "optimism": None if optimism is None else optimism._asdict(),
+            "alpha": self.alpha,
+            "wall_s": seconds_of(self.course),
+            "to_best_s": to_best_of(self.course),
+            "switches": sum(piece.resumed for piece in self.pieces),
+        }
+
+
+def space_words(space: Mapping[str, Any] | Sequence[str]) -> dict[str, str]:
+    """{name: values in words} of `--space` entries or of a Python mapping, whose values are words, lists or domains."""
+    if isinstance(space, str):
+        raise BadInput(f"space is {space!r}: expected a mapping or a list of NAME=VALUES")
+    if not isinstance(space, Mapping):
+        pairs = [entry.partition("=") for entry in space]
+        for (name, equals, _), entry in zip(pairs, space, strict=True):
+            if not equals or not name.strip():
+                raise BadInput(f"--space {entry!r}: expected NAME=VALUES, such as learning_rate=log(1e-5,1e-2)")
+        names = [name.strip().replace("-", "_") for name, _, _ in pairs]
+        for at, name in enumerate(names):
+            if name in names[:at]:
+                raise BadInput(f"--space {space[at]!r}: {name!r} is given twice")
+        return dict(zip(names, (text for _, _, text in pairs), strict=True))
+    return {name.replace("-", "_"): _words(domain) for name, domain in space.items()}
+
+
+def _words(domain: Domain | str | Sequence[Any]) -> str:
+    if isinstance(domain, str):
+        return domain
+    if isinstance(domain, Real | Whole | Choice):
+        return written(domain)
+    words = [",".join(map(str, v)) if isinstance(v, list | tuple) else v for v in domain]
+    text = written(Choice(tuple(words)))
+    return text + ";" if ";" not in text and any(isinstance(v, list | tuple) for v in domain) else text
+
+
+def run_study(
+    values: Mapping[str, Any],
+    *,
+    folder: str | Path | None = None,
+    trainings: Trainings | None = None,
+    tell: Callable[[Event, Study], None] = lambda event, study: None,
+    begun: Callable[[Study], None] = lambda study: None,
+) -> Study:
+    """Make a study of these values (`StudyConfig`) and run it, or go on with the one in `folder` if it is the same.
+
+    `BadInput` leaves nothing new behind.
+    """
+    plan = prepare(make_config(values))
+    config = plan.config
+    if folder is not None and (Path(folder) / "study.json").exists():
+        found, known, name = _known(folder)
+        _check_same(found, known.config, config)
+        return _go_on(found, plan, name, trainings, tell, begun)
+    if config.storage is not None:
+        open_storage(Path(), config.storage)  # before a folder is made
+    made = RunFolder.create(folder, config.env, "tune", config.scheduler.replace(":", "."))
+    name = "study" if config.storage is None else made.path.name
+    try:
+        Book.new(open_storage(made.path, config.storage), name, plan.space)
+        document = {"name": name, "config": configs.as_dict(config), "machine": describe_machine()}
+        write_atomically(made.path / "study.json", pretty(document))
+    except BadInput:
+        made.discard()
+        raise
+    return _go_on(made.path, plan, name, trainings, tell, begun)
+
+
+def resume_study(
+    path: str | Path,
+    *,
+    trainings: Trainings | None = None,
+    tell: Callable[[Event, Study], None] = lambda event, study: None,
+    begun: Callable[[Study], None] = lambda study: None,
+) -> Study:
+    """Go on with a study that was stopped, or whose driver died."""
+    folder, plan, name = _known(path)
+    return _go_on(folder, plan, name, trainings, tell, begun)
+
+
+def _go_on(
+    folder: Path,
+    plan: Plan,
+    name: str,
+    trainings: Trainings | None,
+    tell: Callable[[Event, Study], None],
+    begun: Callable[[Study], None],
+) -> Study:
+    with RunLock(folder), StopRequest(NOTE) as stop:
+        book = Book.known(open_storage(folder, plan.config.storage), name, plan.space)
+        study = Study(folder, plan, book.course)
+        if study.done:
+            return study
+        begun(study)
+        runner = Runner(plan, book, folder, trainings or Runs(plan.config.env), lambda event: tell(event, study))
+        stop.on_abort(runner.kill)
+        book.enter(Opened(time.time(), os.getpid(), socket.gethostname()))
+        try:
+            done = runner.run(lambda: stop.requested)
+        except BaseException:
+            runner.kill()
+            raise
+        book.enter(Closed(time.time(), "done" if done else "stopped"))
+        write_atomically(folder / "summary.json", pretty(study.summary()))
+    return study
+
+
+def _known(path: str | Path) -> tuple[Path, Plan, str]:
+    folder = Path(path)
+    if not (folder / "study.json").is_file():
+        raise BadInput(f"{str(path)!r} is no study: it has no study.json")
+    stored = read_json(folder / "study.json")
+    try:
+        plan = prepare(make_config(stored["config"]))
+    except KeyError:
+        raise BadInput(f"{str(folder / 'study.json')!r} has no config") from None
+    return folder, plan, str(stored.get("name", "study"))
+
+
+def _check_same(folder: Path, known: StudyConfig, config: StudyConfig) -> None:
+    before, now = configs.as_dict(known), configs.as_dict(config)
+    for name in before:
+        if before[name] != now[name] and name != "workers":
+            raise BadInput(
+                f"{str(folder)!r} holds a study of another {name}: {_shown(before[name])} there, {_shown(now[name])} here;"
+                " name another folder, or go on with --resume"
+            )
+
+
+def _shown(value: Any) -> str:
+    return ", ".join(f"{k}={v}" for k, v in value.items()) or "none" if isinstance(value, dict) else repr(value)
+
+
+def _plain(value: Any) -> Any:
+    return None if isinstance(value, float) and math.isnan(value) else value

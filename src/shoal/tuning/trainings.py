@@ -1,0 +1,157 @@
+"""The trainings of a trial: one run for each seed, watched through its metrics, each in a folder of its own.
+
+`Trainings` starts them; `Runs` does so as Shoal runs in processes of their own.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol, cast
+
+from shoal.core.errors import BadInput
+from shoal.process.lock import holder_of, wait_for
+from shoal.run.checkpoints import Checkpoints
+from shoal.run.folder import RunFolder, read_json
+from shoal.run.sinks import read_metrics
+from shoal.studies.handle import RunHandle, wait_for_any
+from shoal.tuning.phases import Phase, Tally
+
+DYING = 30.0  # seconds that a run whose driver was killed has for its checkpoint
+
+
+class Training(Protocol):
+    """A training that was started: `RunHandle` is one."""
+
+    @property
+    def code(self) -> int | None: ...
+    @property
+    def reason(self) -> str: ...
+    def rows(self) -> list[dict[str, Any]]: ...
+    def pause(self) -> None: ...
+    def stop(self) -> None: ...
+    def kill(self) -> None: ...
+
+
+class Trainings(Protocol):
+    """How trainings are started; `go_on` resumes the one in `folder` from its last checkpoint."""
+
+    def start(self, folder: Path, settings: Mapping[str, Any], *, go_on: bool) -> Training: ...
+
+    def wait(self, trainings: Sequence[Training], seconds: float) -> None:
+        """Until one of them ends, at most this long."""
+        ...
+
+
+class Runs:
+    """Shoal runs in processes of their own, which end with this one."""
+
+    def __init__(self, env: str) -> None:
+        self._env = env
+
+    def start(self, folder: Path, settings: Mapping[str, Any], *, go_on: bool) -> Training:
+        if go_on:
+            return RunHandle.start(resume=folder, **settings)
+        return RunHandle.start(self._env, out=folder, **settings)
+
+    def wait(self, trainings: Sequence[Training], seconds: float) -> None:
+        wait_for_any(cast(Sequence[RunHandle], trainings), seconds)
+
+
+class Origin:
+    """Where a folder's run began to count for its trial: at 0, or with the checkpoint of the trial that it copies."""
+
+    def __init__(self, folder: Path) -> None:
+        path = folder / "lineage.json"
+        found = read_json(path) if path.exists() else {}
+        self.unit, self.done = int(found.get("unit", 0)), float(found.get("done", 0.0))
+
+    def target(self, phase: Phase, end: int) -> float:
+        """What the run's own count is at the end of phase `end`."""
+        return self.done + (end - self.unit) * phase.amount
+
+
+class SeedRun:
+    """The run of one seed: started when there is something to train, and counted from its metrics."""
+
+    def __init__(self, trainings: Trainings, folder: Path, settings: Mapping[str, Any], phase: Phase) -> None:
+        self.folder, self.settings = folder, settings
+        self._trainings, self._phase = trainings, phase
+        self.training: Training | None = None
+        self.tally, self.origin = Tally(), Origin(folder)
+        holder = holder_of(folder)
+        if holder is not None:  # it ends with the driver that started it, after a checkpoint
+            wait_for(holder, DYING)
+        if holder_of(folder) is not None:
+            raise BadInput(f"{str(folder)!r} is still trained by {holder}: end that process first")
+        steps = Checkpoints(folder / "checkpoints").steps()
+        self._go_on = bool(steps)
+        if steps:
+            self.tally.add(read_metrics(folder / "metrics.jsonl") if (folder / "metrics.jsonl").exists() else [])
+            self.tally.cut(steps[0])
+        elif folder.exists():  # killed before its first checkpoint: nothing to go on from
+            shutil.rmtree(folder)
+
+    def train(self, end: int) -> None:
+        """Start the process, unless the metrics reach the end of phase `end` already."""
+        if self.training is None and self.reached(end) is None:
+            settings = self.settings
+            if self._phase.unit == "steps" and self.origin.unit:  # a copy: its source had trained a little more or less
+                steps = self.origin.target(self._phase, int(settings["steps"] / self._phase.amount))
+                settings = {**settings, "steps": round(steps)}
+            self.training = self._trainings.start(self.folder, settings, go_on=self._go_on)
+
+    def reached(self, end: int) -> int | None:
+        """The line of metrics at which phase `end` was over; None before."""
+        return self.tally.reached(self._phase.unit, self.origin.target(self._phase, end))
+
+    def look(self) -> bool:
+        """Take in new lines of metrics; whether there were any, or the run has ended."""
+        if self.training is None:
+            return True
+        ended = self.training.code is not None  # asked first: what a run that has ended wrote is all there
+        rows = self.training.rows()
+        self.tally.add(rows)
+        return ended or bool(rows)
+
+    @property
+    def code(self) -> int | None:
+        """The exit code; None while it runs, 0 for one that needed no process."""
+        return 0 if self.training is None else self.training.code
+
+    def why_lost(self) -> str:
+        """What ended the process other than the run itself; empty for a run that ended by itself or was refused."""
+        if self.training is None or self.code is None or self.code in (1, 2):
+            return ""
+        if self.code != 0:
+            return self.training.reason or f"exit code {self.code}"
+        path = RunFolder(self.folder).summary_path
+        ended = read_json(path).get("ended") if path.exists() else "stopped"
+        return "" if ended in ("budget", "solved") else f"the run was {ended} by something else"
+
+
+def copy_run(source: Path, folder: Path, phase: Phase, lineage: Mapping[str, Any]) -> None:
+    """A run folder that goes on from the last checkpoint of another: PBT's exploit.
+
+    `lineage.json` says where it comes from, and what the source had done by then.
+    """
+    beside = folder.with_name(f".{folder.name}.part")
+    shutil.rmtree(beside, ignore_errors=True)
+    loaded = Checkpoints(source / "checkpoints").load("last")
+    old = RunFolder(source)
+    rows = [row for row in read_metrics(old.metrics_path) if row["step"] <= loaded.step]
+    tally = Tally()
+    tally.add(rows)
+    (beside / "checkpoints").mkdir(parents=True)
+    shutil.copy2(old.config_path, beside / "config.json")
+    shutil.copy2(old.metrics_path, beside / "metrics.jsonl")
+    manifest = read_json(loaded.path)
+    shutil.copy2(loaded.path, beside / "checkpoints" / loaded.path.name)
+    shutil.copy2(loaded.path.with_name(str(manifest["file"])), beside / "checkpoints" / str(manifest["file"]))
+    new = RunFolder(beside)
+    new.write_json(
+        beside / "lineage.json",
+        {**lineage, "source_run": str(source), "checkpoint": loaded.path.name, "done": tally.done(phase.unit)},
+    )
+    beside.rename(folder)

@@ -1,0 +1,49 @@
+"""What a study itself costs: a thousand trials whose training takes no time."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from test_runner import VALUES
+
+from shoal.tuning.study import run_study
+from shoal.tuning.trainings import Training
+
+
+class Instant:
+    """A training that has ended with its first line of metrics."""
+
+    code, reason = None, ""
+
+    def __init__(self, settings: Mapping[str, Any]) -> None:
+        steps, value = settings["steps"], float(settings["algo.learning_rate"])
+        self._row = {"step": steps, "speed/env_steps": steps, "episode/count": 1, "episode/return": value}
+
+    def rows(self) -> list[dict[str, Any]]:
+        return [self._row]
+
+    def stop(self) -> None:
+        self.code = 0  # type: ignore[assignment]
+
+    pause = kill = stop
+
+
+class Instants:
+    def start(self, folder: Path, settings: Mapping[str, Any], *, go_on: bool) -> Training:
+        return Instant(settings)
+
+    def wait(self, trainings: Sequence[Training], seconds: float) -> None:
+        pass
+
+
+@pytest.mark.slow
+def test_a_thousand_trials_cost_less_than_fifteen_seconds(tmp_path: Path) -> None:
+    values = {**VALUES, "scheduler": "none", "trials": 1000, "phases": 1, "workers": 8}
+    began = time.process_time()
+    study = run_study(values, folder=tmp_path / "study", trainings=Instants())
+    assert study.done and len(study.trials) == 1000
+    assert time.process_time() - began < 15
