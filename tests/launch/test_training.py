@@ -11,11 +11,13 @@ from typing import Any
 
 import pytest
 
-from shoal.core.errors import RunFailed
+from shoal import launch
+from shoal.core.errors import BadInput, RunFailed
 from shoal.core.program import Episode, Fault, Report
 from shoal.experiment import resolve
 from shoal.launch.training import OLDEST, TOLD, WINDOW, Training
 from shoal.learning.soundness import BAD_UPDATE
+from shoal.process.lock import RunLock
 from shoal.process.signals import StopRequest
 from shoal.run.checkpoints import Checkpoints
 from shoal.run.folder import RunFolder
@@ -149,3 +151,21 @@ def test_only_a_full_window_makes_a_best_checkpoint(count: int, best: bool, tmp_
     training(tmp_path / "run", reports(count)).run(StopRequest())
     assert (tmp_path / "run" / "checkpoints" / "best.json").exists() == best
     assert Checkpoints(tmp_path / "run" / "checkpoints").load("last").meta["version"] == count
+
+
+def test_who_comes_second_leaves_the_folder_to_its_holder(tmp_path: Path) -> None:
+    """Both found the folder empty: the one that does not get the lock must not clear it away."""
+    folder = RunFolder.create(tmp_path / "run", "env", "a2c", "sync")
+    plan = resolve("CartPole-v1", {"backend": "jax", "algo": "a2c", "runtime": "inline"})
+    with RunLock(folder.path):
+        folder.config_path.write_text("{}")
+        with pytest.raises(BadInput, match="one training at a time"):
+            launch.run(plan, out=folder, quiet=True)
+        assert folder.config_path.exists() and (folder.path / "run.lock").exists()
+
+
+def test_who_holds_the_folder_and_is_refused_clears_it_away(tmp_path: Path) -> None:
+    plan = resolve("CartPole-v1", {"backend": "jax", "algo": "a2c", "runtime": "inline"})
+    with pytest.raises(BadInput, match="--from"):
+        launch.run(plan, out=tmp_path / "run", weights={}, quiet=True)
+    assert not (tmp_path / "run").exists()

@@ -10,13 +10,15 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from shoal.core.errors import BadInput
-from shoal.process.lock import RunLock
+from shoal.process.lifetime import Guard
+from shoal.process.lock import RunLock, holder_of
 
 
 def taken(folder: Path) -> bool:
@@ -120,3 +122,33 @@ def test_a_holder_that_has_not_said_who_it_is(tmp_path: Path) -> None:
 def test_a_folder_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="cannot write the run folder"), RunLock(tmp_path / "nowhere"):
         pass
+
+
+def test_a_look_does_not_refuse_a_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`holder_of` in another process holds the lock for a moment."""
+    (tmp_path / "run.lock").touch()
+    look = os.open(tmp_path / "run.lock", os.O_RDONLY)
+    fcntl.flock(look, fcntl.LOCK_SH)
+    monkeypatch.setattr(time, "sleep", lambda seconds: fcntl.flock(look, fcntl.LOCK_UN))  # at the first pause
+    with RunLock(tmp_path):
+        assert holder_of(tmp_path) is not None
+    os.close(look)
+
+
+def test_a_lock_without_a_word_is_held(tmp_path: Path) -> None:
+    assert holder_of(tmp_path) is None
+    with RunLock(tmp_path):
+        (tmp_path / "run.lock").write_bytes(b"")
+        assert str(holder_of(tmp_path)) == "another process"
+    assert holder_of(tmp_path) is None
+
+
+def test_a_guard_is_known_by_its_start_too() -> None:
+    own = Guard.of(os.getpid())
+    assert own.lives() and not Guard(own.pid, "1").lives(), "the number of a process is used again"
+    with subprocess.Popen(["sleep", "60"]) as process:
+        other = Guard.of(process.pid)
+        assert other.lives()
+        process.kill()
+        os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+        assert not other.lives(), "ended, though nobody has asked how"

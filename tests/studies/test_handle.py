@@ -5,6 +5,9 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import subprocess
+import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +17,7 @@ import shoal
 from shoal.cli.main import main
 from shoal.core.errors import BadInput, RunFailed
 from shoal.core.program import Report
-from shoal.process.lock import Holder, holder_of
+from shoal.process.lock import Holder, RunLock, holder_of
 from shoal.studies.handle import RunHandle, flags_of
 
 LONG, UPDATE = 10**9, 8 * 2
@@ -80,6 +83,7 @@ def test_what_is_refused_or_never_began_is_told(tmp_path: Path) -> None:
     early.pause()  # before it has as much as imported anything
     with pytest.raises(BadInput, match="NoSuchEnv-v0"):
         refused.wait()
+    assert not refused.path.exists(), "what was made for it is gone"
     with pytest.raises(RunFailed, match="stopped before it began"):
         early.wait()
     assert list(early.metrics()) == []
@@ -103,6 +107,124 @@ def test_a_run_on_another_machine_is_asked_there(tmp_path: Path, monkeypatch: py
     with pytest.raises(BadInput, match="process 7 on elsewhere since now: send the request on that machine"):
         RunHandle(tmp_path).pause()
     assert asked == [] and holder_of(tmp_path) is None
+
+
+@pytest.mark.parametrize(
+    ("error", "told"), [(ProcessLookupError, "no process trains there now"), (PermissionError, "another user")]
+)
+def test_a_process_that_cannot_be_asked_is_told_of(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: type[OSError], told: str
+) -> None:
+    def kill(*words: Any) -> None:
+        raise error
+
+    monkeypatch.setattr(os, "kill", kill)
+    with RunLock(tmp_path), pytest.raises(BadInput, match=told):
+        RunHandle(tmp_path).pause()
+
+
+def test_a_run_that_hears_no_signals_is_not_sent_any(tmp_path: Path) -> None:
+    """Outside the main thread there are no handlers: the signal would end the whole process."""
+    heard: list[bool] = []
+
+    def note(report: Report) -> bool:
+        holder = holder_of(tmp_path / "run")
+        assert holder is not None
+        heard.append(holder.hears)
+        with pytest.raises(BadInput, match="outside its main thread"):
+            RunHandle.attach(tmp_path / "run").pause()
+        return True
+
+    def work() -> None:
+        shoal.train("CartPole-v1", out=tmp_path / "run", callbacks=[note], quiet=True, report=False, **SETTINGS)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert heard == [False]
+
+
+def test_a_result_is_of_this_life(tmp_path: Path) -> None:
+    """The summary goes when a resumed run begins: one that is killed then has none."""
+    steps = 2 * UPDATE
+    run = shoal.train("CartPole-v1", out=tmp_path / "run", steps=steps, quiet=True, report=False, **SETTINGS)
+    there: list[bool] = []
+
+    def note(report: Report) -> None:
+        there.append(run.folder.summary_path.exists())
+
+    shoal.train(resume=run.path, steps=2 * steps, callbacks=[note], quiet=True, report=False)
+    assert there and not any(there) and RunHandle.attach(run.path).wait()["env_steps"] == 2 * steps
+    run.folder.summary_path.unlink()
+    with pytest.raises(RunFailed, match="ended without a summary"):
+        RunHandle.attach(run.path).wait()
+
+
+GUARDED = """
+import signal, sys
+from pathlib import Path
+from shoal.process.lock import RunLock
+from shoal.process.restarts import restarted
+
+def run(folder, begun):
+    with RunLock(Path(sys.argv[1])):
+        begun(Path(sys.argv[1]))
+        print("trains", flush=True)
+        signal.pause()
+    return 0
+
+raise SystemExit(restarted(3, run))
+"""
+
+
+def test_a_guarded_run_can_be_killed(tmp_path: Path) -> None:
+    words = [sys.executable, "-c", GUARDED, str(tmp_path)]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as guard:
+        assert guard.stdout is not None and guard.stdout.readline() == "trains\n"
+        handle, first = RunHandle(tmp_path), holder_of(tmp_path)
+        assert first is not None and first.guard is not None and first.guard.pid == guard.pid
+        os.kill(first.pid, signal.SIGKILL)  # by something else: it begins again, and runs all the while
+        while (now := holder_of(tmp_path)) is not None and now.pid == first.pid:
+            assert guard.poll() is None
+        assert now is not None and guard.stdout.readline() == "trains\n"
+        handle.kill()
+        assert guard.wait() == -signal.SIGKILL
+        with pytest.raises(RunFailed, match="ended without a summary"):
+            handle.wait(60.0)
+        assert guard.stdout.read() == ""
+
+
+STUCK = """
+import ctypes, sys
+sys.path[:] = %r
+import shoal
+from shoal.process import signals
+signals.PATIENCE = signals.LAST_RESORT = 0.1
+library, mutex = ctypes.CDLL(None), ctypes.create_string_buffer(256)
+
+def stay(report):
+    if report.version > 1:
+        library.pthread_mutex_lock(mutex)
+        print("stuck", flush=True)
+        library.pthread_mutex_lock(mutex)  # for ever, in native code, whatever signals come
+
+shoal.train("CartPole-v1", out=sys.argv[1], callbacks=[stay], quiet=True, report=False, **%r)
+"""
+
+
+def test_a_run_that_is_stuck_in_native_code_leaves_a_result(tmp_path: Path) -> None:
+    words = [sys.executable, "-c", STUCK % (sys.path, {**SETTINGS, "steps": LONG}), str(tmp_path / "run")]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None and process.stdout.readline() == "stuck\n"
+            handle = RunHandle.attach(tmp_path / "run")
+            handle.pause()
+            summary = handle.wait(60.0)
+            assert summary["ended"] == "paused" and summary["updates"] > 1
+            assert process.wait() == 0 and (tmp_path / "run" / "policy.safetensors").exists()
+            assert not (tmp_path / "run" / "run.lock").exists()
+        finally:
+            process.kill()
 
 
 def test_settings_become_flags() -> None:

@@ -86,8 +86,9 @@ def run(
     if out is not None and resume is not None:
         raise BadInput("--out and --resume: a resumed run continues in its own folder")
     folder = _new_folder(plan, out) if resume is None else _known_folder(resume)
-    try:
-        with RunLock(folder.path, say), StopRequest() as stop, evaluator_of(plan, folder, record) as evaluator:
+    with StopRequest() as stop, RunLock(folder.path, say, hears=stop.active) as lock:
+        stop.on_abort(lock.release)
+        with _discarded_if_refused(folder, resume is None), evaluator_of(plan, folder, record) as evaluator:
             aside(stop.listener())
             stop.on_abort(evaluator.kill)
             loaded = None
@@ -111,24 +112,36 @@ def run(
                     begun=begun,
                 )
                 folder.write_config(plan.as_dict())
+                folder.summary_path.unlink(missing_ok=True)  # it is the result of an earlier life of this run
                 for note in () if quiet else plan.notes:
                     say(note)
-                outcome = training.run(stop)
-            algorithm = training.blueprint.algorithm
-            result = Result(
-                plan, folder, algorithm, outcome, summary_of(plan, folder, outcome, began, evaluator.faults)
-            )
+
+                def result_of(outcome: Outcome) -> Result:
+                    """The result, written to the folder."""
+                    algorithm = training.blueprint.algorithm
+                    summary = summary_of(plan, folder, outcome, began, evaluator.faults)
+                    if outcome.state is not None:
+                        write_policy(folder.policy_path, plan, outcome.state, algorithm)
+                    folder.write_json(folder.summary_path, summary)
+                    return Result(plan, folder, algorithm, outcome, summary)
+
+                outcome = training.run(stop, last_resort=result_of)
             with _writing(folder, "trained, but cannot write"):
-                if outcome.state is not None:
-                    write_policy(folder.policy_path, plan, outcome.state, algorithm)
-                folder.write_json(folder.summary_path, result.summary)
+                result = result_of(outcome)
                 if after is not None and not outcome.stopped:
                     after(result, evaluator, stop)
+    return result
+
+
+@contextlib.contextmanager
+def _discarded_if_refused(folder: RunFolder, new: bool) -> Iterator[None]:
+    """Remove a new folder that a refused run leaves. Only for the holder of its lock: others may train there."""
+    try:
+        yield
     except BadInput:
-        if resume is None and not folder.checkpoints.exists():
+        if new and not folder.checkpoints.exists():
             folder.discard()
         raise
-    return result
 
 
 def evaluator_of(plan: Plan, folder: RunFolder, record: Record | None) -> Evaluator:

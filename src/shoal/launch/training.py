@@ -122,11 +122,18 @@ class Training:
     def _alert(self, message: str) -> None:
         self._say(message)
 
-    def run(self, stop: StopRequest) -> Outcome:
+    def run(self, stop: StopRequest, last_resort: Callable[[Outcome], Any] = lambda outcome: None) -> Outcome:
         """Train until the budget is spent, the target is reached, or a stop is requested. Always leaves a checkpoint.
 
-        `stop` must already be entered.
+        `stop` must already be entered. If nothing interrupts this thread after a request, `last_resort` gets the outcome in
+        another one, after the checkpoint and before the process exits.
         """
+
+        def leave() -> None:
+            self.outcome.ended = stop.why
+            self._save(exact=False)
+            last_resort(self.outcome)
+
         plan, settings = self.plan, self.plan.settings
         runtime = plan.runtime_class(plan.runtime)
         program = plan.topology_class(plan.topology).program(self.blueprint)
@@ -148,7 +155,7 @@ class Training:
             self._sink, self._panel, self._stop = sink, panel, stop
             stop.on_abort(panel.close)
             try:
-                with stop.bounded(lambda: self._save(exact=False)):
+                with stop.bounded(leave):
                     aside(self._make_ready)
                     try:
                         self._session = runtime.start(program, lambda: stop.requested)

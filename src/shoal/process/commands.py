@@ -9,13 +9,16 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
 from typing import Any, NamedTuple
 
 from shoal.process.signals import REQUESTS
 
 GRACE = 15.0  # seconds for an interrupted command to write its checkpoint
-# The kernel ends the command if this process is killed; the setting survives the exec that follows.
+# The kernel ends the command when the thread that started it ends; the setting survives the exec that follows.
 _ENTRY = """
 import ctypes, os, signal, sys
 library = ctypes.CDLL(None)
@@ -117,7 +120,19 @@ def wait_for_any(commands: Sequence[Command], seconds: float) -> None:
         poll.poll(seconds * 1e3)
 
 
+@cache
+def _spawner(pid: int) -> ThreadPoolExecutor:
+    """A thread that lives as long as this process, to start commands for threads that may end before them."""
+    return ThreadPoolExecutor(max_workers=1, thread_name_prefix="shoal-spawner")
+
+
 def _started(words: Sequence[str], out: Any, err: Any) -> subprocess.Popen[Any]:
+    if threading.current_thread() is threading.main_thread():
+        return _spawn(words, out, err)
+    return _spawner(os.getpid()).submit(_spawn, words, out, err).result()
+
+
+def _spawn(words: Sequence[str], out: Any, err: Any) -> subprocess.Popen[Any]:
     # A training starts with these signals blocked, and unblocks them once it has handlers: none is lost, none kills it.
     held = REQUESTS if words[0] in ("train", "join") else ()
     before = signal.pthread_sigmask(signal.SIG_BLOCK, held)

@@ -18,8 +18,11 @@ from typing import Self
 import msgspec
 
 from shoal.core.errors import BadInput
+from shoal.process.lifetime import Guard, guard
 
 NAME = "run.lock"
+PROBE = 0.3  # seconds within which whoever only looks at a lock has let go of it, and its holder has written the file
+PAUSE = 0.01  # seconds between two tries
 _held: set[int] = set()  # descriptors of this process
 
 
@@ -29,9 +32,14 @@ class Holder(msgspec.Struct):
     pid: int
     host: str
     since: str
+    guard: Guard | None = None  # the process that starts this one again when it is killed
+    hears: bool = True  # whether it answers signals: a training outside the main thread does not
 
     def __str__(self) -> str:
-        return f"process {self.pid} on {self.host} since {self.since}"
+        return f"process {self.pid} on {self.host} since {self.since}" if self.pid else "another process"
+
+
+UNKNOWN = Holder(0, "", "")  # holds a lock whose file it could not write
 
 
 class RunLock:
@@ -42,8 +50,10 @@ class RunLock:
     folder's lock.
     """
 
-    def __init__(self, folder: Path, on_alert: Callable[[str], None] = lambda message: None) -> None:
-        self._path, self._on_alert = folder / NAME, on_alert
+    def __init__(
+        self, folder: Path, on_alert: Callable[[str], None] = lambda message: None, *, hears: bool = True
+    ) -> None:
+        self._path, self._on_alert, self._hears = folder / NAME, on_alert, hears
         self._fd: int | None = None
 
     def __enter__(self) -> Self:
@@ -54,7 +64,7 @@ class RunLock:
             return self
         self._fd = descriptor
         _held.add(descriptor)
-        now = Holder(os.getpid(), socket.gethostname(), time.strftime("%F %T"))
+        now = Holder(os.getpid(), socket.gethostname(), time.strftime("%F %T"), guard(), self._hears)
         try:
             os.ftruncate(descriptor, 0)
             os.pwrite(descriptor, msgspec.json.encode(now) + b"\n", 0)
@@ -69,7 +79,7 @@ class RunLock:
         except OSError as error:
             raise BadInput(f"cannot write the run folder {str(self._path.parent)!r}: {error.strerror}") from None
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            _lock(descriptor)
         except OSError as error:
             said = os.pread(descriptor, 1 << 12, 0)
             os.close(descriptor)
@@ -93,6 +103,10 @@ class RunLock:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self.release()
+
+    def release(self) -> None:
+        """Remove the file and free the lock. Has no effect if it is not held."""
         if self._fd in _held:  # and not in a process that was forked meanwhile
             _held.discard(self._fd)
             with contextlib.suppress(OSError):
@@ -101,28 +115,53 @@ class RunLock:
         self._fd = None
 
 
+def _lock(descriptor: int) -> None:
+    """Take the lock. Tries for a short time, because `holder_of` in another process may hold it for a moment."""
+    deadline = time.monotonic() + PROBE
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        except OSError as error:
+            if error.errno != errno.EWOULDBLOCK or time.monotonic() > deadline:
+                raise
+        time.sleep(PAUSE)
+
+
 def holder_of(folder: Path) -> Holder | None:
-    """The process that trains in `folder` now; None if none does."""
+    """The process that trains in `folder` now, or whose guard will start it again; None if there is none."""
     try:
         descriptor = os.open(folder / NAME, os.O_RDONLY)
     except OSError:
         return None
     try:
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        return None
     except OSError:
-        return _decoded(os.pread(descriptor, 1 << 12, 0))
+        return _told(descriptor)
+    else:
+        last = _decoded(os.pread(descriptor, 1 << 12, 0))  # of a process that was killed
+        if last is None or last.guard is None or last.host != socket.gethostname():
+            return None
+        return last if last.guard.lives() else None
     finally:
         os.close(descriptor)
 
 
+def _told(descriptor: int) -> Holder:
+    """The contents of a lock file whose lock is held. Its holder writes it right after taking the lock."""
+    deadline = time.monotonic() + PROBE
+    while (holder := _decoded(os.pread(descriptor, 1 << 12, 0))) is None and time.monotonic() < deadline:
+        time.sleep(PAUSE)
+    return holder or UNKNOWN
+
+
 def wait_for(holder: Holder, seconds: float) -> None:
-    """Wait until this process has ended, at most `seconds`. For a process on another machine, waits the full time."""
+    """Wait until this process, or its guard, has ended, at most `seconds`. For a process on another machine, waits the full time."""
     poll = select.poll()
     with contextlib.ExitStack() as stack:
         if holder.host == socket.gethostname():
             with contextlib.suppress(OSError, AttributeError):  # it has ended, or this system has no pidfds
-                descriptor = os.pidfd_open(holder.pid)
+                descriptor = os.pidfd_open(holder.pid if holder.guard is None else holder.guard.pid)
                 stack.callback(os.close, descriptor)
                 poll.register(descriptor, select.POLLIN)
         poll.poll(seconds * 1e3)
@@ -136,7 +175,7 @@ def _decoded(said: bytes) -> Holder | None:
 
 
 def _holder(said: bytes) -> str:
-    return str(_decoded(said) or "another process")
+    return str(_decoded(said) or UNKNOWN)
 
 
 @cache

@@ -12,7 +12,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from shoal.process.lifetime import killed_with_parent
+from shoal.process.lifetime import guarded_by, killed_with_parent
 from shoal.process.signals import REQUESTS
 
 Begun = Callable[[Path], None]  # called by the main process with the folder of its first checkpoint
@@ -32,6 +32,7 @@ def restarted(times: int, run: Callable[[Path | None, Begun], int]) -> int:
             killed_with_parent()
             if os.getppid() != parent:  # the parent was killed before the line above
                 os._exit(1)
+            guarded_by(parent)
             os.setpgid(0, 0)  # a terminal's Ctrl-C goes to the parent, which passes it on once
 
             def begun(path: Path, told: int = told) -> None:

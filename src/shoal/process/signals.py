@@ -58,7 +58,7 @@ class StopRequest:
     @contextlib.contextmanager
     def bounded(self, last_resort: Callable[[], None]) -> Iterator[None]:
         """A block that must end soon after a request. If it does not, the listener interrupts it (KeyboardInterrupt);
-        if even that has no effect, it calls `last_resort`, and the process exits with 0."""
+        if even that has no effect, it calls `last_resort`, and the process exits with 0, or with 1 if that fails."""
         self._last_resort = last_resort
         try:
             yield
@@ -160,9 +160,15 @@ class StopRequest:
 
     def _leave_without(self) -> None:
         last_resort = self._last_resort
-        if last_resort is not None:
+        if last_resort is None:
+            return
+        code = 1
+        try:
             last_resort()
-            self._leave(0)
+            code = 0
+        except Exception:  # the process must end all the same
+            traceback.print_exc()
+        self._leave(code)
 
     def _leave(self, code: int) -> None:
         for callback in reversed(self._callbacks):

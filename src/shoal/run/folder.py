@@ -87,8 +87,12 @@ class RunFolder:
         """Undo `create`, so that a refused run leaves nothing behind."""
         for entry in self.path.iterdir():
             shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
+        self.remove_if_empty()
+
+    def remove_if_empty(self) -> None:
+        """Remove the folders that `create` made, unless there is something in them."""
         for folder in reversed(self._made):
-            with contextlib.suppress(OSError):  # another process has put a file there meanwhile
+            with contextlib.suppress(OSError):  # there is a file in it
                 folder.rmdir()
 
     def log(self, text: str) -> None:

@@ -32,9 +32,9 @@ LOOK = 0.1  # seconds between two looks at a run
 class RunHandle:
     """One run in another process. `start` begins or resumes one, `attach` finds one; `path` is its folder."""
 
-    def __init__(self, path: Path, command: Command | None = None, *, read: int = 0) -> None:
-        self.path, self._command = path, command
-        self._folder = RunFolder(path)
+    def __init__(self, path: Path | RunFolder, command: Command | None = None, *, read: int = 0) -> None:
+        self._folder = path if isinstance(path, RunFolder) else RunFolder(path)
+        self.path, self._command = self._folder.path, command
         self._lines, self._unread = MetricLines(self._folder.metrics_path, read), deque[dict[str, Any]]()
 
     def __repr__(self) -> str:
@@ -71,7 +71,7 @@ class RunHandle:
             )
             folder = RunFolder.create(out, env, *names)
             words += [env, "--out", str(folder.path)]
-        return cls(folder.path, Command([*words, *flags_of(settings)]), read=read)
+        return cls(folder, Command([*words, *flags_of(settings)]), read=read)
 
     @classmethod
     def attach(cls, path: str | Path) -> RunHandle:
@@ -121,7 +121,7 @@ class RunHandle:
         self._ask(STOP)
 
     def kill(self) -> None:
-        """End the run now. Everything since its last checkpoint is lost."""
+        """End the run now, and do not let its guard start it again. Everything since its last checkpoint is lost."""
         self._ask(signal.SIGKILL)
 
     def wait(self, seconds: float | None = None) -> dict[str, Any]:
@@ -139,9 +139,12 @@ class RunHandle:
             self._pause()
         code = 0 if self._command is None else self._command.code
         if self._command is not None and code:
+            self._folder.remove_if_empty()
             raise (BadInput if code == BadInput.exit_code else RunFailed)(self._command.reason)
         if not self._folder.summary_path.exists():
-            raise RunFailed(f"{self.path}: the run was stopped before it began")
+            raise RunFailed(
+                f"{self.path}: ended without a summary: it failed, was killed, or was stopped before it began"
+            )
         return read_json(self._folder.summary_path)
 
     def _ask(self, number: signal.Signals) -> None:
@@ -151,9 +154,23 @@ class RunHandle:
         holder = holder_of(self.path)
         if holder is None:
             raise BadInput(f"{str(self.path)!r}: no process trains there now")
+        where = f"{str(self.path)!r} is trained by {holder}"
+        if not holder.pid:
+            raise BadInput(f"{where}, whose number is not known: end it where it was started")
         if holder.host != socket.gethostname():
-            raise BadInput(f"{str(self.path)!r} is trained by {holder}: send the request on that machine")
-        os.kill(holder.pid, number)
+            raise BadInput(f"{where}: send the request on that machine")
+        if number != signal.SIGKILL and not holder.hears:
+            raise BadInput(f"{where}, outside its main thread, where it hears no signals: stop it in that process")
+        guard = holder.guard if number == signal.SIGKILL else None
+        try:
+            if guard is not None and guard.lives():  # first, or it would start the other again
+                os.kill(guard.pid, number)
+            os.kill(holder.pid, number)
+        except ProcessLookupError:
+            if guard is None:  # else its guard's end was its own
+                raise BadInput(f"{str(self.path)!r}: no process trains there now") from None
+        except PermissionError:
+            raise BadInput(f"{where}, which belongs to another user") from None
 
     def _pause(self) -> None:
         if self._command is not None:

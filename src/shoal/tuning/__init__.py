@@ -8,7 +8,8 @@ that train: `config` (what a study is), `study` (its folder and what it came to)
 the journal file for any Optuna study); `experiments` (published
 tables again). May import: `studies` and everything below it; `optuna` in `book`, `samplers`, `document` and the last three
 alone, so that schedulers and simulation work without it. You may change: add a scheduler by its file and a line in
-`schedulers.SCHEDULERS`. Looking for the pictures? `observe.gantt` and `observe.study_report`. For grids of trainings? `studies.grid`.
+`schedulers.SCHEDULERS`. Looking for the pictures? `observe.gantt` and `observe.study_report`. For grids of trainings?
+`studies.grid`.
 """
 
 from __future__ import annotations
