@@ -78,7 +78,7 @@ class Settings:
     until_eval_by: Literal["greedy", "sampled"] = "greedy"
     """whether those evaluations use greedy or sampled actions"""
     life_ends: bool | None = None
-    """Atari: in training, a lost life ends the value estimate; the episode and its score continue; by default as tuned"""
+    """Atari: in training, no value is bootstrapped across a lost life; the episode and its score continue; by default as tuned"""
     seed: NonNegative = 0
     """seed of all random numbers"""
     eval_episodes: NonNegative = 100

@@ -40,7 +40,7 @@ def test_when_no_restart_is_left_it_says_how_to_go_on(tmp_path: Path) -> None:
     with train(tmp_path, *GUARDED, "--restarts", "1", "--checkpoint-every", "1000") as run:
         run.training()  # and no checkpoint since the first, so that it begins again with the weights that it began with
         os.kill(main_process(run), signal.SIGKILL)
-        run.until(lambda: "going on" in run.stderr)
+        run.until(lambda: "resuming" in run.stderr)
         os.kill(main_process(run), signal.SIGKILL)
         assert run.end() == 1
         assert run.stderr.splitlines()[-1].endswith(f"shoal train --resume {run.run} continues")

@@ -122,8 +122,8 @@ def test_statistics_of_another_shape_begin_again_and_that_is_said(tmp_path: Path
     assert state.reward is not None and state.reward.returns.shape == (8 * ACTORS,) and not state.reward.returns.any()
     assert float(state.reward.moments.count) == before["state/reward/moments/count"] > 0, "what they add up to stays"
     assert said == [
-        "the reward scale's running returns begin again: the batch had 8 environments and has 16 now",
-        "resumed with --envs 8 instead of 4: environments and running episodes begin again",
+        "the reward scale's running returns start over: the batch had 8 environments and has 16 now",
+        "resumed with --envs 8 instead of 4: environments and running episodes start over",
     ]
     assert not blueprint.snapshots
 
@@ -167,7 +167,7 @@ def test_the_reward_scale_may_come_and_go(tmp_path: Path, capsys: Any) -> None:
     assert "the reward scale is left out: --algo.normalise-reward was True and is False" in capsys.readouterr().err
     assert less.summary["env_steps"] == 2 * STEPS
     shoal.train(resume=half.path, steps=3 * STEPS, algo={"normalise_reward": True}, **QUIET)
-    assert "the reward scale begins again: --algo.normalise-reward was False and is True" in capsys.readouterr().err
+    assert "the reward scale starts over: --algo.normalise-reward was False and is True" in capsys.readouterr().err
 
 
 def test_a_checkpoint_without_settings_still_goes_on(tmp_path: Path) -> None:

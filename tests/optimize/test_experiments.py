@@ -91,7 +91,7 @@ def test_runtime_times_each_part_and_compares_with_one_driver(tmp_path: Path, mo
     assert only["collecting_s"][0] / timing.PUBLISHED_STEPS >= 0.024
     assert only["training_s"][0] > 0 and only["broadcasting_s"][0] > 0
     assert by_key(found, "runtime")["fused"]["steps_per_s"][0] > 0
-    assert "left out for want of memory" in found["notes"][-1] and "[2]" in found["notes"][-1]
+    assert "left out for lack of memory" in found["notes"][-1] and "[2]" in found["notes"][-1]
     [speed, times, shares] = found["figures"]
     assert speed["drivers"] == times["drivers"] == [1]
     assert [len(part) for part in shares["panels"][0]["parts"].values()] == [2, 2, 2]

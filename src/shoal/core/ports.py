@@ -56,7 +56,7 @@ class Stream(Protocol):
     """Experience, from producers to one consumer: a bounded FIFO of slots per producer (a lane).
 
     Ordering: first in, first out within a lane; between lanes none. Blocking: `claim` waits while the lane is full
-    (back-pressure), `take` while it is empty. Threads: one producer a lane, one consumer a stream; they may differ.
+    (back-pressure), `take` while it is empty. Threads: one producer per lane, one consumer per stream; they may differ.
     Death: a slot that its producer claimed and never pushed is claimed again by the producer's successor, so a
     transition is seen once or not at all; a taken slot stays readable until released, even if its producer dies.
     """
@@ -176,7 +176,7 @@ class Roster(Protocol):
 
     Ordering: turns are numbered in the order in which they are taken; under `inline` workers alternate. Blocking: `turn`
     waits until the roster is open, and for ever once all turns are taken; `meet` waits for the other workers. Threads:
-    one caller a worker. Death: a turn that was taken and not finished passes to the worker's successor.
+    one caller per worker. Death: a turn that was taken and not finished passes to the worker's successor.
     """
 
     def open(self) -> None:
@@ -202,7 +202,7 @@ class Call(Protocol):
     """Requests that are answered in batches: many clients, one server or several.
 
     Ordering: a client has one question open at a time; a batch holds questions in order of arrival. Blocking: `ask`
-    waits for its answer, `gather` for at least one question. Threads: one role a client, one a server; a question goes
+    waits for its answer, `gather` for at least one question. Threads: one role per client and per server; a question goes
     to one server. Death: the answer to a dead client is dropped; when a server dies, `ask` waits for its successor,
     which finds the question.
     """
@@ -224,7 +224,7 @@ class Group(Protocol):
     """An all-reduce group: every member contributes, and all get the same bits.
 
     Ordering: rounds; a member cannot enter a round before it has left the previous one. Blocking: `mean` waits for all
-    members. Threads: one caller a member. Death: a missing member stops the round for all. When its successor arrives, every
+    members. Threads: one caller per member. Death: a missing member stops the round for all. When its successor arrives, every
     other member gets `GroupBroken` once, in its current round or the next one it enters; all members then start
     again with a first round and continue from what they last agreed upon. Every decision that changes control flow (stop,
     end, all have data) must be reduced too.
@@ -243,7 +243,7 @@ class GroupBroken(Exception):
 class Pool(Protocol):
     """A shared replay: each worker writes rows into a ring of its own, and all workers read all rings.
 
-    Ordering: a ring holds its writer's newest rows. Blocking: never. Threads: one writer a ring, any readers; a reader
+    Ordering: a ring holds its writer's newest rows. Blocking: never. Threads: one writer per ring, any readers; a reader
     is told which rows were overwritten while it read them. Death: when a worker dies inside a write, at most that
     write's rows are missing, and the rows that it may have touched count as overwritten; its successor continues in the
     same ring without waiting.
@@ -256,7 +256,7 @@ class Pool(Protocol):
         """Append rows `{name: [n, ...]}`, over the oldest ones where the ring is full."""
 
     def counts(self) -> np.ndarray:
-        """[rings] rows ever written: row number i lies in slot `i % slots`."""
+        """[rings] rows ever written: row number i is in slot `i % slots`."""
 
     def sizes(self) -> np.ndarray:
         """[rings] rows that are currently held."""

@@ -17,9 +17,9 @@ from shoal.core.record import Record
 class StreamSpec:
     producers: tuple[str, ...]  # the roles that fill a lane each
     consumer: str
-    depth: int  # slots a lane
+    depth: int  # slots per lane
     record: Record
-    order: Literal["queue", "stack", "window"] = "queue"  # oldest first, newest first, or the newest alone
+    order: Literal["queue", "stack", "window"] = "queue"  # oldest first, newest first, or only the newest
     others: tuple[str, ...] = ()  # further consumers; each may take from every lane
     ends: bool = False  # producers may finish their lanes
     kind = "Stream"

@@ -21,7 +21,7 @@ TOTAL_MASS = 1.0 + MASS_POLE
 LENGTH = 0.5  # half of the pole's length
 POLE_MASS_LENGTH = MASS_POLE * LENGTH
 FORCE = 10.0
-TAU = 0.02  # seconds a step
+TAU = 0.02  # seconds per step
 ANGLE_LIMIT = 12 * 2 * math.pi / 360
 PLACE_LIMIT = 2.4
 

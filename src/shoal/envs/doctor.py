@@ -24,7 +24,7 @@ from shoal.envs.source import EnvSource, find
 from shoal.envs.spaces import Actions, Observations
 
 MANY_STEPS = 100_000  # an episode longer than this is taken to have no end
-SLOW = 5e-3  # seconds a step, on average
+SLOW = 5e-3  # seconds per step, on average
 SPIKE = 20e-3  # seconds: the slowest hundredth of the steps
 MATTERS_OF_TASTE = ("infinity", "symmetric", "normalized", "render", "equal", "spec")  # in Gymnasium's warnings
 

@@ -43,11 +43,11 @@ def state_to_go_on_from(plan: Plan, algorithm: Algorithm, loaded: Loaded, say: S
             raise BadInput(f"the checkpoint does not fit: {_misfit(name, wanted, found)}{_hint(name, before, now)}")
     if strange == [RETURNS]:
         say(
-            f"the reward scale's running returns begin again: the batch had {found[RETURNS][0]} environments"
+            f"the reward scale's running returns start over: the batch had {found[RETURNS][0]} environments"
             f" and has {wanted[RETURNS][0]} now"
         )
     elif strange:
-        what = "begins again" if RETURNS in wanted else "is left out"
+        what = "starts over" if RETURNS in wanted else "is left out"
         say(f"the reward scale {what}{_hint('reward', before, now)}")
     return {name: array for name, array in saved.items() if name in wanted and name not in strange}
 
@@ -64,7 +64,7 @@ def parts_to_go_on_from(plan: Plan, loaded: Loaded, say: Say) -> dict[str, dict[
     if not changed:
         return parts
     words = ", ".join(f"{flag} {new} instead of {old}" for flag, old, new in changed)
-    say(f"resumed with {words}: environments and running episodes begin again")
+    say(f"resumed with {words}: environments and running episodes start over")
     lasting = loaded.meta.get("lasting", OLD_LASTING)
     return {name: arrays for name, arrays in parts.items() if name in lasting}
 

@@ -161,9 +161,9 @@ def shares(figure: Mapping[str, Any], reference: Reference) -> Figure:
         axes.grid(visible=False)
         step = 1e3 * table.sum(0)
         axes.set_title(
-            f"{panel['title']}: {step[0]:.3g} to {step[-1]:.3g} ms a step", color=_INK, fontsize=10, loc="left"
+            f"{panel['title']}: {step[0]:.3g} to {step[-1]:.3g} ms per step", color=_INK, fontsize=10, loc="left"
         )
-        _label(axes, "episodes a step", "share of the time")
+        _label(axes, "episodes per step", "share of the time")
     _legend_below(picture, grid[0], 3)
     return picture
 

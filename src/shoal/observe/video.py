@@ -44,7 +44,7 @@ def record(
     Raises `BadInput` if the environment returns no frames.
     """
     if max_steps < 1 or fps < 1:
-        raise BadInput(f"a video of {max_steps} steps at {fps} frames a second: both must be at least 1")
+        raise BadInput(f"a video of {max_steps} steps at {fps} frames per second: both must be at least 1")
     until = time.monotonic() + seconds
     observation = env.reset(seed)
     first = _picture(env, name)

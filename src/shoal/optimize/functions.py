@@ -145,7 +145,7 @@ class Coordinates:
     """A function of named coordinates x1, x2, ... moved by `offset`. Hashable, and can be pickled."""
 
     function: str
-    offset: tuple[float, ...]  # in own units, one a coordinate
+    offset: tuple[float, ...]  # in own units, one per coordinate
 
     @property
     def __name__(self) -> str:

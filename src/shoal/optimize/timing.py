@@ -98,7 +98,7 @@ def runtime(size: Mapping[str, Any], folder: Path, tell: Callable[[int, int, str
     for cost in config.share_costs_ms:
         parts: dict[str, list[float]] = {}
         for episodes in config.share_episodes:
-            tell(done, total, f"{episodes} episodes a step, f of {cost:g} ms")
+            tell(done, total, f"{episodes} episodes per step, f of {cost:g} ms")
             out = folder / f"share-{cost:g}-{episodes}"
             spent = _timed(Costly(cost).problem(), 1, episodes, config.share_steps, "inline", 0, out)
             for name, seconds in spent.items():
@@ -107,13 +107,13 @@ def runtime(size: Mapping[str, Any], folder: Path, tell: Callable[[int, int, str
         what = "f in plain Python" if not cost else f"f burns {cost:g} ms"
         panels.append({"title": what, "episodes": list(config.share_episodes), "parts": parts})
     notes = [
-        f"f is Ackley's function in plain Python that burns {config.cost_ms:g} ms of CPU time a call, three calls an episode",
+        f"f is Ackley's function in plain Python that burns {config.cost_ms:g} ms of CPU time per call, three calls per episode",
         f"measured on {cores()} cores: drivers beyond {cores()} share them, so the ceiling of rho is {cores()}",
         f"collecting, training, broadcasting: {config.steps} steps measured, stated for {PUBLISHED_STEPS:,} steps",
     ]
     if len(counts) < len(config.drivers):
         notes.append(
-            f"left out for want of memory ({_WORKER_GB:g} GB a driver): {sorted(set(config.drivers) - {*counts})}"
+            f"left out for lack of memory ({_WORKER_GB:g} GB per driver): {sorted(set(config.drivers) - {*counts})}"
         )
     return {"rows": rows, "figures": _runtime_figures(rows, counts, panels), "notes": notes}
 
@@ -199,7 +199,7 @@ def _runtime_figures(
             "kind": "shares",
             "name": "bottleneck",
             "title": "The bottleneck",
-            "hint": "Share of a training step's time against episodes a step, one driver.",
+            "hint": "Share of a training step's time against episodes per step, one driver.",
             "panels": panels,
         },
     ]

@@ -22,7 +22,7 @@ class Numbers(NamedTuple):
 
 
 class Climber:
-    """Changes each number by at most one per step; a step is kept if the rate rose and undone at once if it fell.
+    """Changes each number by at most one per step; a step is undone at once if the rate fell.
 
     The rate drifts as policies change, so the reference rate is measured again before each step.
     """

@@ -44,7 +44,7 @@ def encode(arrays: Mapping[str, Any], metadata: Mapping[str, str] | None = None)
 
     plain: dict[str, np.ndarray] = {}
     for name, value in arrays.items():
-        array = np.asarray(value, order="C")  # the buffer is stored as it lies; ascontiguousarray would add an axis
+        array = np.asarray(value, order="C")  # the buffer is stored as it is; ascontiguousarray would add an axis
         if array.dtype.name not in _DTYPES.values():
             raise TypeError(f"array {name!r} is {array.dtype}, which a safetensors file cannot hold")
         plain[name] = array

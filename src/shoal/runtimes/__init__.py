@@ -1,6 +1,6 @@
 """Runtimes: where roles run. Each makes the ports, places the roles, and hands the main role's reports to the caller.
 
-May import: roles, core. Threads, processes and their fences live here and nowhere else. To add one: its file, one line in
+May import: roles and below. Threads, worker processes and their fences belong only here. To add one: its file, one line in
 `RUNTIMES`, and the port contract tests over it. Looking for the roles' loops? `roles`. For which role talks to which? `topologies`.
 """
 

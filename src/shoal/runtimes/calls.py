@@ -72,7 +72,7 @@ class MemoryCall:
         return Op(attempt, self._clients[client].wait, f"the answer to client {client}")
 
     def _ring(self) -> None:
-        """Wake one server: one whose number of questions is reached, or one that waits for any question."""
+        """Wake one server: if some wait for several questions, one whose number is reached, else one that waits for any."""
         sleeping = self._asleep.tolist()
         if any(wanted > 1 for wanted in sleeping):
             waiting = int(np.count_nonzero(self._asked > self._taken))

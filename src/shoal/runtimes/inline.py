@@ -9,7 +9,7 @@ from typing import Any
 
 from shoal.core.errors import RunFailed
 from shoal.core.ports import NOT_YET, Op
-from shoal.core.program import Context, Fault, PortSpec, Program, Reply, Report, Snapshot
+from shoal.core.program import Context, Fault, PortSpec, Program, Reply, Report, Snapshot, Steps
 from shoal.runtimes.memory import PLAIN, Place, Silent, plain_ports, private_arena
 from shoal.runtimes.session import Events, attempt, resume
 
@@ -47,6 +47,7 @@ class InlineSession:
         self._faults: deque[Fault] = deque()
         ports = inline_ports(program.ports, [role.name for role in program.roles])
         self._roles: dict[str, Any] = {}
+        self._steps: dict[str, Steps] = {}
         try:
             for spec in program.roles:
                 self._roles[spec.name] = spec.build(ports, Context(name=spec.name, fault=self._faults.append))
@@ -86,7 +87,7 @@ class InlineSession:
         return {part: arrays for role in self._roles.values() for part, arrays in role.snapshots().items()}
 
     def close(self) -> None:
-        for steps in getattr(self, "_steps", {}).values():
+        for steps in self._steps.values():
             steps.close()
         for role in self._roles.values():
             role.close()

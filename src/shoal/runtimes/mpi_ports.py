@@ -1,4 +1,4 @@
-"""Ports across nodes: one-sided access to windows that the producing rank hosts, and the all-reduce of MPI.
+"""Ports across nodes: one-sided access to windows that the producing rank hosts, and a Group by MPI's all-gather.
 
 A lane of a Stream is hosted by its producer, which fills slots in place; the consumer reads the head and fetches the slot. A
 Board is hosted by its writer. Reads need no answer: the hosting rank may be busy meanwhile.

@@ -33,7 +33,7 @@ class Session(Protocol):
 
 
 class Runtime(Protocol):
-    """Where roles run."""
+    """A way to run roles: makes the ports, places the roles, and reports."""
 
     config: Any
     Config: type[Any]

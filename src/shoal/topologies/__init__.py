@@ -1,6 +1,6 @@
 """Topologies: the roles of a program and the ports that join them. Wiring only.
 
-May import: roles, core. A topology turns a `Blueprint` into a `Program`; it knows no runtime. To add one: its file, one line in
+May import: roles and below. A topology turns a `Blueprint` into a `Program`; it knows no runtime. To add one: its file, one line in
 `TOPOLOGIES`, its row in the test matrix. Looking for the loops? `roles`. For implementations of ports? `runtimes`.
 """
 
