@@ -10,6 +10,7 @@ from pathlib import Path
 
 import rooms
 from apart import apart_solve, lag, queue, windows
+from continuous import continuous_solve, td3_speed
 from dqn import dqn_solve, dqn_speed, replay_draw
 from dyna import dyna_cartpole
 from generic import generic
@@ -122,4 +123,6 @@ MEASUREMENTS = {
     "shared-params": shared_params,
     "a3c-solve": a3c_solve,
     "dqn-workers": dqn_workers,
+    "td3-speed": td3_speed,
+    "continuous-solve": continuous_solve,
 }
