@@ -156,7 +156,7 @@ def _told(descriptor: int) -> Holder:
 
 
 def wait_for(holder: Holder, seconds: float) -> None:
-    """Wait until this process, or its guard, has ended, at most `seconds`. For a process on another machine, waits the full time."""
+    """Wait until this process, or its guard, has ended, at most `seconds`. For another machine, waits the full time."""
     poll = select.poll()
     with contextlib.ExitStack() as stack:
         if holder.host == socket.gethostname():
