@@ -32,8 +32,8 @@ AXES = ("algo", "topology", "runtime", "net")
 NETS: dict[str, Any] = {"actor_critic": ActorCritic, "q_network": QNetwork}
 # What somebody's own class must declare besides its Config, and where that is explained.
 DECLARED = {
-    "algorithm": ("about", "net_name", "usual_topology", "topologies", "replays"),
-    "topology": ("about", "apart", "mixed", "many_learners", "each_learns", "acting", "usual"),
+    "algorithm": ("about", "net_name", "usual_topology", "topologies", "replays", "adopt"),
+    "topology": ("about", "apart", "mixed", "many_learners", "each_learns", "acting", "usual", "unrolls", "program"),
     "runtime": ("about", "provides", "overlaps", "needs_pure_env", "spawns", "join", "places"),
 }
 WHERE_DECLARED = {
@@ -121,6 +121,11 @@ class Plan:
         assert self.settings.envs is not None
         return self.settings.envs
 
+    @property
+    def named(self) -> bool:
+        """Whether `config.json` names the environment such that another process finds it again."""
+        return isinstance(self.source.target, str) or _import_path(self.source.target) is not None
+
     def as_dict(self) -> dict[str, Any]:
         """What `config.json` holds: a file that `--config` reads again."""
         flat = configs.as_dict(self.settings)
@@ -131,15 +136,17 @@ class Plan:
 
 def _env_name(source: Source) -> str:
     """What finds the environment again: its id, or its import path where it has one; else only what it is called."""
-    target = source.target
-    if isinstance(target, str):
-        return target
+    return source.target if isinstance(source.target, str) else _import_path(source.target) or source.name
+
+
+def _import_path(target: Any) -> str | None:
+    """`pkg.module:Name` of a class or function; None where another program would not find it there."""
     module, name = getattr(target, "__module__", None), getattr(target, "__qualname__", "")
     found: Any = sys.modules.get(str(module))
     for part in name.split("."):
         found = getattr(found, part, None)
     importable = found is target and module != "__main__"  # another program has another __main__
-    return f"{module}:{name}" if importable else source.name
+    return f"{module}:{name}" if importable else None
 
 
 def read_file(path: str | Path) -> dict[str, Any]:
@@ -210,7 +217,7 @@ def resolve(env: Any, loose: Mapping[str, Any]) -> Plan:
     source = find(env, "jax" if pure and settings.backend == "auto" else settings.backend)
     spec = source.spec()
     topology_name = settings.topology or ("sequential" if pure else algo_class.usual_topology)
-    topology_class = _look_up(topology_name, TOPOLOGIES, "topology")
+    topology_class = _look_up(names["topology"] or topology_name, TOPOLOGIES, "topology")
     many = topology_class.each_learns and algo_class.replays and (settings.actors or 1) > 1
     runtime_name = settings.runtime or ("processes" if many or not source.native else "threads")
     if settings.runtime is None and not source.native:
@@ -228,6 +235,8 @@ def resolve(env: Any, loose: Mapping[str, Any]) -> Plan:
         raise BadInput(
             f"--learners is {settings.learners}: topology {topology_name!r} has one learner; more are for {several}"
         )
+    if settings.until_eval is None and settings.until_eval_by != "greedy":
+        raise BadInput(f"--until-eval-by is {settings.until_eval_by!r}: it goes with --until-eval")
     if settings.until_eval is not None and not runtime_class.spawns:
         raise BadInput(
             "--until-eval starts a process beside the training, which a rank of an MPI job cannot; use threads"

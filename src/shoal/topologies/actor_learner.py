@@ -73,6 +73,10 @@ class ActorLearnerTopology:
 
     def __init__(self, config: ActorLearnerConfig) -> None:
         self.config = config
+        if config.stream == "window" and config.depth != ActorLearnerConfig.depth:
+            raise BadInput(
+                f"--topology.depth is {config.depth}: a window holds one unroll; queue and stack have a depth"
+            )
 
     @property
     def apart(self) -> bool:
