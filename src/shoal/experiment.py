@@ -30,11 +30,12 @@ from shoal.tuned import tuned
 
 AXES = ("algo", "topology", "runtime", "net")
 NETS: dict[str, Any] = {"actor_critic": ActorCritic, "q_network": QNetwork}
+_SIZES = ("many_learners", "each_learns", "acting", "unrolls")
 # What somebody's own class must declare besides its Config, and where that is explained.
 DECLARED = {
     "algorithm": ("about", "net_name", "usual_topology", "topologies", "replays", "adopt"),
-    "topology": ("about", "apart", "mixed", "many_learners", "each_learns", "acting", "usual", "unrolls", "program"),
-    "runtime": ("about", "provides", "overlaps", "needs_pure_env", "spawns", "join", "places"),
+    "topology": (*_SIZES, "about", "apart", "mixed", "usual", "if_parallel", "program"),
+    "runtime": ("about", "provides", "overlaps", "needs_pure_env", "spawns", "join", "places", "step_timeout"),
 }
 WHERE_DECLARED = {
     "algorithm": "shoal.core.algorithm.Algorithm",
@@ -268,7 +269,7 @@ def resolve(env: Any, loose: Mapping[str, Any]) -> Plan:
         source=source,
         spec=spec,
         algo=_config(algo_class, {**_usual(table, algo_class, topology_class, known_algo), **fields["algo"]}, "algo"),
-        topology=_overlap(_config(topology_class, fields["topology"], "topology"), runtime_class),
+        topology=_overlap(_config(topology_class, fields["topology"], "topology"), topology_class, runtime_class),
         runtime=runtime,
         net=_config(
             net_class, {**(table.get("net", {}) if net_name == algo_class.net_name else {}), **fields["net"]}, "net"
@@ -384,7 +385,7 @@ def _usual(table: Mapping[str, Any], algo_class: Any, topology_class: Any, known
     return {**table.get("algo", {}), **{name: value for name, value in own.items() if name in names}}
 
 
-def _overlap(config: Any, runtime_class: Any) -> Any:
+def _overlap(config: Any, topology_class: Any, runtime_class: Any) -> Any:
     """What pays where roles run at the same time (overlap, adjustment) is on there; a user's own word stands."""
-    unsaid = [name for name in ("overlap", "adjust") if getattr(config, name, True) is None]
+    unsaid = [name for name in topology_class.if_parallel if getattr(config, name) is None]
     return dataclasses.replace(config, **dict.fromkeys(unsaid, runtime_class.overlaps)) if unsaid else config

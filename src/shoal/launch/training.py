@@ -140,8 +140,7 @@ class Training:
         plan, settings = self.plan, self.plan.settings
         runtime = plan.runtime_class(plan.runtime)
         program = plan.topology_class(plan.topology).program(self.blueprint)
-        # Only `EnvSource` has `help`; other sources need not.
-        program = dataclasses.replace(program, helper=getattr(plan.source, "help", None))
+        program = dataclasses.replace(program, helper=plan.source.helper)
         check_fits(program, str(settings.runtime), runtime.provides, str(settings.topology))
         config = plan.as_dict()
         title = f"{plan.source.name} {settings.algo} {settings.topology} {settings.runtime}"

@@ -102,10 +102,10 @@ def _read_or_traced(function: Any, owner: Any, leaves: list[Any], tree: Any, pat
 
 def _rebuilt(header: Header, data: bytes, leaves: list[Any]) -> Callable[..., Any]:
     """The compiled function of a file's contents. Raises an exception of any kind if they do not fit together."""
-    result = jax.tree.structure(_decoded(header.result))
-    if result.num_leaves != len(header.outputs):
+    result = _decoded(header.result)
+    if len(jax.tree.leaves(result)) != len(header.outputs):
         raise Unkept(header.name)
-    return _called(_lowered_program(_program(header, data), leaves).compile(), result)
+    return _called(_lowered_program(_program(header, data), leaves).compile(), jax.tree.structure(result))
 
 
 def _called(flat: Any, result: Any) -> Callable[..., Any]:

@@ -60,6 +60,10 @@ class Processes:
         return None
 
     @staticmethod
+    def step_timeout(config: ProcessesConfig) -> float:
+        return config.step_timeout
+
+    @staticmethod
     def places(config: ProcessesConfig, learners: int) -> int | None:
         return None
 

@@ -69,6 +69,7 @@ class ActorLearnerTopology:
     many_learners = True
     each_learns = False
     acting = 0
+    if_parallel: tuple[str, ...] = ()
     usual = AS_TUNED
 
     def __init__(self, config: ActorLearnerConfig) -> None:

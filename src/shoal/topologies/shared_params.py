@@ -45,6 +45,7 @@ class SharedParamsTopology:
     many_learners = False
     each_learns = True
     acting = 0
+    if_parallel: tuple[str, ...] = ()
     usual = AS_TUNED
 
     def __init__(self, config: SharedParamsConfig) -> None:
