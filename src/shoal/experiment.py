@@ -31,11 +31,12 @@ from shoal.tuned import tuned
 
 AXES = ("algo", "topology", "runtime", "net")
 NETS: dict[str, Any] = {"actor_critic": ActorCritic, "q_network": QNetwork, **CONTINUOUS_NETS}
+_SIZES = ("many_learners", "each_learns", "acting", "unrolls")
 # Attributes that a user's own class must declare besides its Config, and where they are documented.
 DECLARED = {
-    "algorithm": ("about", "net_name", "usual_topology", "topologies", "replays"),
-    "topology": ("about", "apart", "mixed", "many_learners", "each_learns", "acting", "usual"),
-    "runtime": ("about", "provides", "overlaps", "needs_pure_env", "spawns", "join", "places"),
+    "algorithm": ("about", "net_name", "usual_topology", "topologies", "replays", "adopt"),
+    "topology": (*_SIZES, "about", "apart", "mixed", "usual", "if_parallel", "program"),
+    "runtime": ("about", "provides", "overlaps", "needs_pure_env", "spawns", "join", "places", "step_timeout"),
 }
 WHERE_DECLARED = {
     "algorithm": "shoal.core.algorithm.Algorithm",
@@ -126,6 +127,11 @@ class Plan:
         assert self.settings.envs is not None
         return self.settings.envs
 
+    @property
+    def named(self) -> bool:
+        """Whether `config.json` names the environment such that another process finds it again."""
+        return isinstance(self.source.target, str) or _import_path(self.source.target) is not None
+
     def as_dict(self) -> dict[str, Any]:
         """The contents of `config.json`, which `--config` can read again."""
         flat = configs.as_dict(self.settings)
@@ -136,15 +142,17 @@ class Plan:
 
 def _env_name(source: Source) -> str:
     """A name that finds the environment again: its id or import path; if it has neither, only its display name."""
-    target = source.target
-    if isinstance(target, str):
-        return target
+    return source.target if isinstance(source.target, str) else _import_path(source.target) or source.name
+
+
+def _import_path(target: Any) -> str | None:
+    """`pkg.module:Name` of a class or function; None if another program would not find it there."""
     module, name = getattr(target, "__module__", None), getattr(target, "__qualname__", "")
     found: Any = sys.modules.get(str(module))
     for part in name.split("."):
         found = getattr(found, part, None)
     importable = found is target and module != "__main__"  # another program has another __main__
-    return f"{module}:{name}" if importable else source.name
+    return f"{module}:{name}" if importable else None
 
 
 def read_file(path: str | Path) -> dict[str, Any]:
@@ -215,7 +223,7 @@ def resolve(env: Any, loose: Mapping[str, Any]) -> Plan:
     source = find(env, "jax" if pure and settings.backend == "auto" else settings.backend)
     spec = source.spec()
     topology_name = settings.topology or ("sequential" if pure else algo_class.usual_topology)
-    topology_class = _look_up(topology_name, TOPOLOGIES, "topology")
+    topology_class = _look_up(names["topology"] or topology_name, TOPOLOGIES, "topology")
     many = topology_class.each_learns and algo_class.replays and (settings.actors or 1) > 1
     runtime_name = settings.runtime or ("processes" if many or not source.native else "threads")
     if settings.runtime is None and not source.native:
@@ -233,6 +241,8 @@ def resolve(env: Any, loose: Mapping[str, Any]) -> Plan:
         raise BadInput(
             f"--learners is {settings.learners}: topology {topology_name!r} has one learner; more are for {several}"
         )
+    if settings.until_eval is None and settings.until_eval_by != "greedy":
+        raise BadInput(f"--until-eval-by is {settings.until_eval_by!r}: it goes with --until-eval")
     if settings.until_eval is not None and not runtime_class.spawns:
         raise BadInput(
             "--until-eval starts a process beside the training, which a rank of an MPI job cannot; use threads"
@@ -264,7 +274,7 @@ def resolve(env: Any, loose: Mapping[str, Any]) -> Plan:
         source=source,
         spec=spec,
         algo=_config(algo_class, {**_usual(table, algo_class, topology_class, known_algo), **fields["algo"]}, "algo"),
-        topology=_overlap(_config(topology_class, fields["topology"], "topology"), runtime_class),
+        topology=_overlap(_config(topology_class, fields["topology"], "topology"), topology_class, runtime_class),
         runtime=runtime,
         net=_config(
             net_class, {**(table.get("net", {}) if net_name == algo_class.net_name else {}), **fields["net"]}, "net"
@@ -380,7 +390,7 @@ def _usual(table: Mapping[str, Any], algo_class: Any, topology_class: Any, known
     return {**table.get("algo", {}), **{name: value for name, value in own.items() if name in names}}
 
 
-def _overlap(config: Any, runtime_class: Any) -> Any:
+def _overlap(config: Any, topology_class: Any, runtime_class: Any) -> Any:
     """Turn on overlap and adjustment if roles run at the same time, unless the user has set them."""
-    unsaid = [name for name in ("overlap", "adjust") if getattr(config, name, True) is None]
+    unsaid = [name for name in topology_class.if_parallel if getattr(config, name) is None]
     return dataclasses.replace(config, **dict.fromkeys(unsaid, runtime_class.overlaps)) if unsaid else config

@@ -6,6 +6,7 @@ import pytest
 
 from shoal import experiment
 from shoal.experiment import even_actors, resolve
+from shoal.topologies import TOPOLOGIES
 from shoal.tuned import TUNED
 
 
@@ -51,3 +52,17 @@ def test_workers_that_learn_from_replays_are_processes(algo: str, topology: str,
     assert (
         resolve("CartPole-v1", {"algo": algo, "topology": topology, "runtime": "inline"}).settings.runtime == "inline"
     )
+
+
+@pytest.mark.parametrize(("runtime", "parallel"), [("inline", False), ("threads", True)])
+def test_what_pays_where_roles_run_at_the_same_time_is_on_there(runtime: str, parallel: bool) -> None:
+    found: dict[str, list[str]] = {}
+    for name, topology in TOPOLOGIES.items():
+        algo = "dyna_q" if name == "dyna" else "a2c"
+        plan = resolve("CartPole-v1", {"backend": "jax", "topology": name, "runtime": runtime, "algo": algo})
+        for setting in topology.if_parallel:
+            assert getattr(plan.topology, setting) is parallel
+            found.setdefault(setting, []).append(name)
+            said = {"backend": "jax", "topology": name, f"topology.{setting}": not parallel, "runtime": runtime}
+            assert getattr(resolve("CartPole-v1", {**said, "algo": algo}).topology, setting) is not parallel
+    assert found == {"overlap": ["dyna", "sync"], "adjust": ["ga3c"]}

@@ -12,6 +12,8 @@ from tiny_envs import Walk
 
 import shoal
 from shoal.core.errors import BadInput
+from shoal.experiment import DECLARED, resolve
+from shoal.nets.actor_critic import NetConfig
 
 MODULE = '''
 from dataclasses import dataclass
@@ -133,7 +135,7 @@ def test_what_is_missing_is_said(module: None, tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="net 'own_parts:NoConfig' has no Config"):
         train(tmp_path / "run", net="own_parts:NoConfig")
     told = (
-        "'own_parts:Undeclared' does not declare net_name, usual_topology, topologies, replays:"
+        "'own_parts:Undeclared' does not declare net_name, usual_topology, topologies, replays, adopt:"
         " shoal.core.algorithm.Algorithm says"
     )
     with pytest.raises(BadInput, match=told):
@@ -146,3 +148,13 @@ def test_an_own_algorithm_under_processes(module: None, tmp_path: Path) -> None:
     where = {"runtime": "processes", "topology": "sync", "actors": 1}
     run = train(tmp_path / "run", algo="own_parts:Mine", net="own_parts:Wide", **where)
     assert run.summary["updates"] == 3 and run.summary["faults"] == 0
+
+
+@pytest.mark.parametrize(
+    ("axis", "what", "left_out"), [("topology", "topology", "program"), ("algo", "algorithm", "adopt")]
+)
+def test_what_only_a_run_would_miss_is_asked_for_at_once(axis: str, what: str, left_out: str) -> None:
+    declared = {name: None for name in DECLARED[what] if name != left_out}
+    part = type("Part", (), {**declared, "Config": NetConfig})
+    with pytest.raises(BadInput, match=f"does not declare {left_out}: "):
+        resolve(Walk, {axis: part})

@@ -20,6 +20,7 @@ from shoal.cli.main import main
 from shoal.experiment import Settings
 from shoal.nets.actor_critic import NetConfig
 from shoal.runtimes import RUNTIMES
+from shoal.studies.handle import RunHandle
 from shoal.topologies import TOPOLOGIES
 
 SOURCE = Path(__file__).parents[2] / "src"
@@ -69,6 +70,7 @@ PROMISED = [
     "eval_episodes",
     "eval_faults",
     "eval_checks",
+    "resumable",
     "run",
 ]
 
@@ -332,3 +334,36 @@ def test_doctor(shoal: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     )
     code, out, _ = shoal("doctor", "sick_env:Sick")
     assert code == 1 and "error:" in out and "fix:" in out
+
+
+@pytest.mark.parametrize(
+    ("summary", "told"),
+    [
+        (
+            {"env": "CartPole-v1", "ended": "paused", "env_steps": 5, "resumable": True},
+            "shoal train --resume run goes on",
+        ),
+        ({"env": "ackley", "ended": "paused", "env_steps": 5, "resumable": False}, "only the program that began it"),
+        ({"function": "ackley", "steps": 5}, "paused: run holds the law so far"),
+    ],
+)
+def test_a_paused_run_is_told_how_it_goes_on(
+    summary: dict[str, Any], told: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Paused:
+        def ask(self) -> None:
+            return None
+
+        pause = stop = ask
+
+        def wait(self) -> dict[str, Any]:
+            return summary
+
+    monkeypatch.setattr(RunHandle, "attach", lambda path: Paused())
+    for command in ("pause", "stop"):
+        with pytest.raises(SystemExit) as end:
+            main([command, "run"])
+        said = capsys.readouterr().err
+        assert end.value.code == 0 and len(said.splitlines()) == 1
+        assert told in said or command == "stop"
+        assert ("goes on" in said) == (command == "pause" and summary.get("resumable", False))

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any, cast
+
 import numpy as np
 import pytest
 
-from shoal.core.blueprint import named_leaves, restore_leaves
+from shoal.core.blueprint import Blueprint, named_leaves, restore_leaves
 
 
 def test_leaves_are_restored_by_name() -> None:
@@ -18,3 +20,26 @@ def test_leaves_are_restored_by_name() -> None:
         restore_leaves(tree, {**leaves, "a": np.zeros(3)})
     with pytest.raises(ValueError, match="'b/c' should have shape"):
         restore_leaves(tree, {"a": np.zeros(2)})
+
+
+def test_what_is_sent_is_its_fields_whatever_is_cached_meanwhile() -> None:
+    class Filling(dict[str, Any]):
+        """A `__dict__` to which another thread adds a cache in the middle of a walk."""
+
+        def items(self) -> Any:
+            for name in tuple(self):
+                yield name, self[name]
+                raise RuntimeError("dictionary changed size during iteration")
+
+    blueprint = Blueprint(
+        algorithm=cast(Any, None),
+        make_rows=cast(Any, None),
+        actors=3,
+        envs=2,
+        seed=1,
+        updates=4,
+        state={"a": np.ones(1)},
+    )
+    object.__setattr__(blueprint, "__dict__", Filling(blueprint.__dict__, layout="a cache"))
+    sent = blueprint.__getstate__()
+    assert sent["actors"] == 3 and sent["state"] == {} and "layout" not in sent

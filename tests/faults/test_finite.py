@@ -123,3 +123,13 @@ def test_bad_updates_are_counted_and_the_run_goes_on(tmp_path: Path) -> None:
     assert run.summary["updates"] == 40 and run.summary["faults"] == 0
     assert 0 < run.summary["bad_updates"] < run.summary["updates"]
     assert np.isfinite(weights(tmp_path / "run")).all()
+
+
+def test_a_run_without_a_good_update_fails_however_short_it_is(tmp_path: Path) -> None:
+    """Three updates are fewer than --max-bad-updates, and yet all of them."""
+    with pytest.raises(RunFailed, match=r"^nothing was learnt: 3 updates failed and none succeeded: the learning rate"):
+        train(tmp_path / "run", algo=A2C, topology="sync", steps=3 * T * B * 2)
+    meta = Checkpoints(tmp_path / "run" / "checkpoints").load("last").meta
+    assert meta["bad_updates"] == 3
+    again = {"steps": 4 * T * B * 2, "algo": {"learning_rate": 1e-3}, "quiet": True, "report": False}
+    assert shoal.train(resume=tmp_path / "run", **again).summary["bad_updates"] == 3, "of all its lives"

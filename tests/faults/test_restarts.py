@@ -65,6 +65,14 @@ def test_processes_are_guarded_unless_told_otherwise(tmp_path: Path, monkeypatch
         assert train_command.run(["CartPole-v1", *words]) == 0
     assert train_command.run(["CartPole-v1", "--runtime", "processes", "--seeds", "2"]) == 0
     assert times == [3, 0, 0, 0, 0]
+    times.clear()
+    config = tmp_path / "config.json"  # of a run that is resumed, and as a file of settings
+    for name in ("processes", "threads"):
+        config.write_text(f'{{"env": "CartPole-v1", "runtime": {{"name": "{name}"}}}}')
+        assert train_command.run(["--resume", str(tmp_path)]) == 0
+        assert train_command.run(["CartPole-v1", "--config", str(config)]) == 0
+    assert train_command.run(["CartPole-v1", "--config", str(config), "--runtime", "processes"]) == 0
+    assert times == [3, 3, 0, 0, 3]
 
 
 @pytest.mark.slow

@@ -130,3 +130,9 @@ def test_a_run_ends_when_its_policy_is_established(tmp_path: Path, algo: str, to
         evaluator.apart = False
         again = evaluator.play(run._actor, EPISODES, sample=False, seed=int(key_data(0, CHECKING, 2)[0]))
     assert np.mean(again.returns) == summary["eval_checks"][-1]["ret"]
+
+
+def test_how_to_evaluate_goes_with_when() -> None:
+    with pytest.raises(BadInput, match="--until-eval-by is 'sampled': it goes with --until-eval"):
+        resolve("CartPole-v1", {"until_eval_by": "sampled"})
+    assert resolve("CartPole-v1", {"until_eval_by": "sampled", "until_eval": 3.0}).settings.until_eval == 3.0

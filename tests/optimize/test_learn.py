@@ -6,6 +6,7 @@ import importlib
 import json
 import math
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import jax.numpy as jnp
@@ -15,6 +16,8 @@ import pytest
 import shoal
 from shoal.core.errors import BadInput, RunFailed
 from shoal.core.weights import params_hash
+from shoal.launch.compose import initial_state
+from shoal.launch.training import Outcome
 from shoal.optimize import Problem
 from shoal.optimize.functions import make
 from shoal.optimize.learn import Learnt, learn
@@ -318,3 +321,15 @@ def test_fused_needs_a_traceable_function(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="JAX"):
         quick(line("python"), tmp_path / "run", runtime="fused")
     assert not (tmp_path / "run").exists()
+
+
+def test_stopped_before_the_first_update_there_is_no_law(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The weights are then those that it began with."""
+
+    def stopped(plan: Any, **how: Any) -> Any:
+        return SimpleNamespace(outcome=Outcome(state=initial_state(plan), ended="stopped"))
+
+    monkeypatch.setattr("shoal.launch.run", stopped)
+    with pytest.raises(RunFailed, match="stopped before the first update"):
+        quick(line("jax"), tmp_path / "run")
+    assert not (tmp_path / "run" / "law.safetensors").exists()

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import jax
+import msgspec
 import numpy as np
 import pytest
 
@@ -80,7 +82,33 @@ def test_a_program_is_traced_once_and_read_from_then_on(
     assert bits(first) == bits(again) == bits(plain)
 
 
-@pytest.mark.parametrize("spoil", [lambda data: data[:-7], lambda data: b"{}\n", lambda data: b""])
+def edited(sign: bool, **fields: Any) -> Any:
+    """A file with another header; `sign`: with the sum that belongs to it, as if another program had written it."""
+
+    def spoil(whole: bytes) -> bytes:
+        head, _, data = whole.partition(b"\n")
+        header = msgspec.structs.replace(msgspec.json.decode(head, type=module.Header), **fields)
+        if sign:
+            header = msgspec.structs.replace(header, sha256=module._digest(header, data))
+        return msgspec.json.encode(header) + b"\n" + data
+
+    return spoil
+
+
+SPOILT = [
+    lambda data: data[:-7],
+    lambda data: b"{}\n",
+    lambda data: b"",
+    edited(False, outputs=[([3], "float32")]),
+    edited(True, inputs=[([3], "float32")]),
+    edited(True, outputs=[]),
+    edited(True, result=[0, 0]),
+    edited(True, result={"tuple": [0]}),
+    edited(True, inputs=[([3], "no such type")]),
+]
+
+
+@pytest.mark.parametrize("spoil", SPOILT)
 def test_a_file_that_does_not_hold_what_it_says_is_made_anew(
     spoil: Any, algorithm: Any, args: Any, folder: Path
 ) -> None:
@@ -119,3 +147,25 @@ def test_what_a_key_cannot_stand_for_is_traced_and_not_kept(algorithm: Any, args
     after = compile_ahead(doubled, algorithm, *args)(*args)
     assert bits(after) == bits(jax.jit(lambda *args: doubled(algorithm, *args))(*args))
     assert not folder.exists()
+
+
+def test_what_was_not_used_for_the_longest_time_goes_first(
+    algorithm: Any, args: Any, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder.mkdir()
+    for age in range(4):
+        path = folder / f"{age}.shlo"
+        path.write_bytes(bytes(1 << 20))
+        os.utime(path, (1e9 - age, 1e9 - age))
+    monkeypatch.setattr(module, "LIMITS", {"programs": 5 << 19})
+    compile_ahead(apply, algorithm, *args)
+    kept = {path.name for path in folder.iterdir()}
+    assert {"0.shlo", "1.shlo"} < kept and len(kept) == 3, "and the one that was just made"
+
+
+def test_it_can_be_switched_off(algorithm: Any, args: Any, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SHOAL_CACHE", "off")
+    monkeypatch.chdir(folder.parent)
+    after = compile_ahead(apply, algorithm, *args)(*args)
+    assert bits(after) == bits(jax.jit(lambda *args: apply(algorithm, *args))(*args))
+    assert not list(folder.parent.iterdir())

@@ -10,7 +10,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -129,9 +128,18 @@ def test_a_look_does_not_refuse_a_training(tmp_path: Path, monkeypatch: pytest.M
     (tmp_path / "run.lock").touch()
     look = os.open(tmp_path / "run.lock", os.O_RDONLY)
     fcntl.flock(look, fcntl.LOCK_SH)
-    monkeypatch.setattr(time, "sleep", lambda seconds: fcntl.flock(look, fcntl.LOCK_UN))  # at the first pause
+    real, tries = fcntl.flock, list[int]()
+
+    def flock(descriptor: int, how: int) -> None:
+        tries.append(how)
+        if len(tries) == 4:
+            real(look, fcntl.LOCK_UN)
+        real(descriptor, how)
+
+    monkeypatch.setattr(fcntl, "flock", flock)
     with RunLock(tmp_path):
-        assert holder_of(tmp_path) is not None
+        monkeypatch.setattr(fcntl, "flock", real)
+        assert len(tries) == 4 and taken(tmp_path)
     os.close(look)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 from typing import Any
 
 import pytest
@@ -9,6 +11,7 @@ import pytest
 from shoal.core.ports import Op
 from shoal.core.program import Context, Ports, Program, Report, RoleSpec, Steps
 from shoal.runtimes.inline import Inline, InlineConfig
+from shoal.runtimes.processes import Processes, ProcessesConfig
 from shoal.runtimes.threads import Threads, ThreadsConfig
 
 
@@ -58,3 +61,24 @@ def test_what_it_does_not_catch_ends_the_session(runtime: Any) -> None:
     with pytest.raises(LookupError, match="gone"):
         list(session)
     session.close()
+
+
+def test_processes_that_cannot_all_be_started_leave_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    real, started = subprocess.Popen, list[subprocess.Popen[bytes]]()
+
+    def start(words: list[str], **how: Any) -> Any:
+        if started:
+            raise BlockingIOError("too many processes")
+        started.append(real(["sleep", "600"], **how))
+        return started[0]
+
+    monkeypatch.setattr(subprocess, "Popen", start)
+    roles = [RoleSpec(name=name, build=Careful, main=name == "main") for name in ("main", "first", "second")]
+    descriptors = set(os.listdir("/proc/self/fd"))
+    try:
+        with pytest.raises(BlockingIOError, match="too many"):
+            Processes(ProcessesConfig(pin=False)).start(Program(roles=tuple(roles)), lambda: False)
+        assert started[0].poll() is not None
+        assert set(os.listdir("/proc/self/fd")) <= descriptors
+    finally:
+        started[0].kill()

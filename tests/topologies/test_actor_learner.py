@@ -288,6 +288,7 @@ def test_a_state_travels_bit_for_bit() -> None:
     [
         ({}, {"actors": 2, "learners": 3}, r"--learners is 3: there must be an actor for each, and --actors is 2"),
         ({"depth": 0}, {}, r"--topology.depth is 0: expected a whole number >= 1"),
+        ({"stream": "window", "depth": 4}, {}, r"--topology.depth is 4: a window holds one unroll"),
         ({"max_lag": 0, "batch_unrolls": 1}, {}, r"--topology.max-lag is 0: all 2 actors wait"),
         ({"max_lag": 0, "stream": "window"}, {}, r"--topology.max-lag is 0: no unroll may be lost"),
         ({"max_lag": 2, "delay": 3}, {}, r"every unroll would be dropped, since --topology.delay is 3"),

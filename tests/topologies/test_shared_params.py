@@ -313,6 +313,8 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "replay": ({"replay": "global"}, "algorithms that learn from a replay"),
     "many gradients": ({"moments": "shared"}, "several gradients, whose changes of the moments do not add up"),
     "push": ({"push_every": 4}, "--topology.push-every is 4: only algorithms that learn from a replay"),
+    "servers": ({"shards": 3}, "--topology.shards is 3: it goes with --topology.consistency sharded"),
+    "their queue": ({"consistency": "lock", "queue": 3}, "--topology.queue is 3: it goes with --topology.consistency"),
     "pull": ({"pull": "episode", "pull_every": 3}, "--topology.pull-every is 3"),
 }
 
@@ -331,6 +333,11 @@ def test_what_makes_no_sense_is_refused_in_one_line(name: str, tmp_path: Path) -
 def test_pushes_of_some_consistencies_have_a_size_of_their_own(consistency: str, what: str, tmp_path: Path) -> None:
     with pytest.raises(BadInput, match=f"--topology.push-every is 4: under {consistency} each push is {what}"):
         train(tmp_path / "run", shared(consistency, push_every=4), actors=2, case="dqn")
+
+
+def test_one_worker_alone_has_nobody_to_push_for(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match=r"--topology.push-every is 4: it takes at least --actors 2"):
+        train(tmp_path / "run", shared("lock", push_every=4), actors=1, case="dqn")
 
 
 def test_split_needs_two_nets(tmp_path: Path) -> None:

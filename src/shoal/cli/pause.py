@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
+from typing import Any
 
 from shoal.cli.flags import one_positional, split
 
@@ -26,8 +28,16 @@ def run(words: list[str]) -> int:
     handle.pause()
     summary = handle.wait()
     if "quiet" not in parsed.switches:
-        print(
-            f"{summary['ended']} after {summary['env_steps']:,} steps; shoal train --resume {path} continues it",
-            file=sys.stderr,
-        )
+        print(_told(summary, path), file=sys.stderr)
     return 0
+
+
+def _told(summary: Mapping[str, Any], path: str) -> str:
+    if "env_steps" not in summary:  # of `shoal optimize`, which has written its law meanwhile
+        return f"paused: {path} holds the law so far, which cannot be resumed"
+    hint = f"shoal train --resume {path} continues it"
+    if not summary.get("resumable", True):
+        hint = (
+            f"only the program that began it can continue it, since {summary['env']} is not an environment with a name"
+        )
+    return f"{summary['ended']} after {summary['env_steps']:,} steps; {hint}"

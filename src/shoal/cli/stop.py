@@ -25,5 +25,8 @@ def run(words: list[str]) -> int:
     handle.stop()
     summary = handle.wait()
     if "quiet" not in parsed.switches:
-        print(f"{summary['ended']} after {summary['env_steps']:,} steps: {path}", file=sys.stderr)
+        steps = (
+            f" after {summary['env_steps']:,} steps" if "env_steps" in summary else ""
+        )  # `shoal optimize` has others
+        print(f"{summary.get('ended', 'stopped')}{steps}: {path}", file=sys.stderr)
     return 0

@@ -30,8 +30,9 @@ checkpoints, policy and report.html. Ctrl-C stops it with a checkpoint; --resume
   --from RUN          begin with another run's weights: fine-tuning
   --config FILE       settings from a .toml or .json file; flags win over it
   --seeds N           N runs with seeds S, S+1, ...; prints the interval of the evaluations
-  --restarts N        resume from the last checkpoint, N times at most, if the main process is killed; by default 3 with
-                      --runtime processes, which also replaces other processes that are killed, and 0 elsewhere
+  --restarts N        resume from the last checkpoint, N times at most, if the main process is killed; by default 3 if the
+                      flags, --config or the resumed run name the runtime processes, which also replaces other processes
+                      that are killed, and 0 elsewhere
   --print-config      show what would run, and do not run it
   --quiet             no progress
   --json              one JSON object as the last line of standard output
@@ -56,7 +57,7 @@ def run(words: list[str]) -> int:
         return _print_config(env, own, settings)
     seeds = whole_number(parsed, "seeds", 1)
     # With other runtimes the environment runs in the main process, and a debugger in it needs the terminal.
-    guarded = settings.get("runtime") == "processes" and seeds == 1 and launched() is None
+    guarded = seeds == 1 and launched() is None and _named_runtime(own, settings) == "processes"
     restarts = whole_number(parsed, "restarts", RESTARTS if guarded else 0, least=0)
     if restarts == 0:
         return _train(parsed, env, own, settings, seeds)
@@ -118,13 +119,25 @@ def _check_names(settings: Mapping[str, Any]) -> None:
             raise BadInput(f"unknown option --{name.replace('_', '-')}.{hint}")
 
 
-def _print_config(env: str | None, own: Mapping[str, str], settings: Mapping[str, Any]) -> int:
-    from shoal.experiment import join, merge, read_file, resolve
+def _given(own: Mapping[str, str], settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings of the resumed run, of --config and of the flags, in one."""
+    from shoal.experiment import merge, read_file
     from shoal.run.folder import RunFolder
 
     layers = [RunFolder.open(own["resume"]).read_config()] if "resume" in own else []
     layers += [read_file(own["config"])] if "config" in own else []
-    loose = merge(*layers, settings)
+    return merge(*layers, settings)
+
+
+def _named_runtime(own: Mapping[str, str], settings: Mapping[str, Any]) -> Any:
+    """The runtime, where it is named. The default depends on the environment, which no guard should make."""
+    return _given(own, settings).get("runtime", {}).get("name")
+
+
+def _print_config(env: str | None, own: Mapping[str, str], settings: Mapping[str, Any]) -> int:
+    from shoal.experiment import join, resolve
+
+    loose = _given(own, settings)
     named = loose.pop("env", None)
     join(loose)
     if follows():

@@ -58,8 +58,8 @@ class Blueprint:
 
     def __getstate__(self) -> dict[str, Any]:
         """Drop caches, weights and snapshots: another process builds its own caches and only acts."""
-        fields = self.__dataclass_fields__
-        return {name: value for name, value in self.__dict__.items() if name in fields} | {"state": {}, "snapshots": {}}
+        # Not from `__dict__`: another thread may be filling a cache there.
+        return {name: getattr(self, name) for name in self.__dataclass_fields__} | {"state": {}, "snapshots": {}}
 
     @property
     def unroll(self) -> int:

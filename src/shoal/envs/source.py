@@ -99,6 +99,10 @@ class EnvSource:
         """No samplers: the environments choose where fresh episodes begin."""
         return ()
 
+    @property
+    def helper(self) -> Callable[[Any], None]:
+        return self.help
+
     def help(self, comm: Any) -> None:
         """Run an actor's helper process: call `serve(comm)` of the environment's class, if it has one."""
         made = _resolve(self.target)
@@ -158,6 +162,9 @@ class Source(Protocol):
     def single(self, render: bool = False) -> EvalEnv: ...
     def starts(self, algorithm: Algorithm, actors: int) -> tuple[Starts, ...]: ...
     def jax_env(self) -> JaxEnv | None: ...
+    @property
+    def helper(self) -> Callable[[Any], None] | None:
+        """The function that an actor's helper processes run, with their communicator; None if they have nothing to do."""
 
 
 def find(target: Any, backend: str = "auto") -> Source:

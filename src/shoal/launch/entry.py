@@ -225,5 +225,6 @@ def summary_of(plan: Plan, folder: RunFolder, outcome: Outcome, began: float, fa
         "ended": outcome.ended,
         "stopped": outcome.stopped,
         "params_sha256": None if outcome.state is None else params_hash(outcome.state.params),
+        "resumable": plan.named,  # by `shoal train --resume`
         "run": str(folder.path),
     }

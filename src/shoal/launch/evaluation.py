@@ -65,7 +65,7 @@ class Evaluator:
         self._name, self._most = plan.source.name, plan.settings.max_faults
         self._on_fault, self._say, self._nice = on_fault, say, nice
         self._stage = Stage(make_algorithm(plan), plan.source, record)
-        self._timeout = float(getattr(plan.runtime, "step_timeout", STEP_TIMEOUT))
+        self._timeout = plan.runtime_class.step_timeout(plan.runtime) or STEP_TIMEOUT
         self.apart = launched() is None  # whether episodes are played in a process of their own
         self._process: Guarded | None = None
         self._match: _Match | None = None

@@ -19,6 +19,7 @@ from shoal.core.algorithm import Replay
 from shoal.core.blueprint import named_leaves
 from shoal.core.errors import BadInput, RunFailed
 from shoal.core.program import Driver, Ended, Fault, Reply, Report, check_fits
+from shoal.core.weights import params_hash
 from shoal.experiment import Plan
 from shoal.launch.checks import Check, Checks
 from shoal.launch.compose import make_blueprint
@@ -105,7 +106,8 @@ class Training:
         self._checkpoints = Checkpoints(folder.checkpoints, keep=plan.settings.keep, on_alert=self._alert)
         self._saved_version = self.blueprint.start if loaded else -1
         self.outcome = Outcome(version=self.blueprint.start)
-        self._before = {"env_steps": 0, "seconds": 0.0, "episodes": 0}
+        self._before = {"env_steps": 0, "seconds": 0.0, "episodes": 0, "faults": 0, "bad_updates": 0}
+        self._cause = ""  # of the last failed update
         self._course, self._gathered, self._written = Course(), Gathered(), -math.inf
         self._checks: Checks | None = None
         if plan.settings.until_eval is not None:
@@ -118,6 +120,8 @@ class Training:
             self.outcome.histogram.update({int(lag): count for lag, count in loaded.meta.get("lags", {}).items()})
             self.outcome.wall_s = float(self._before["seconds"])
             self.outcome.episodes = int(self._before["episodes"])
+            self.outcome.faults = int(self._before["faults"])
+            self.outcome.bad_updates = int(self._before["bad_updates"])
 
     def _alert(self, message: str) -> None:
         self._say(message)
@@ -137,8 +141,7 @@ class Training:
         plan, settings = self.plan, self.plan.settings
         runtime = plan.runtime_class(plan.runtime)
         program = plan.topology_class(plan.topology).program(self.blueprint)
-        # Only `EnvSource` has `help`; other sources need not.
-        program = dataclasses.replace(program, helper=getattr(plan.source, "help", None))
+        program = dataclasses.replace(program, helper=plan.source.helper)
         check_fits(program, str(settings.runtime), runtime.provides, str(settings.topology))
         config = plan.as_dict()
         title = f"{plan.source.name} {settings.algo} {settings.topology} {settings.runtime}"
@@ -183,7 +186,16 @@ class Training:
                 self._save(exact=False)
             else:
                 self._save(exact=self._checks is None or not self._checks.established)
+                self._check_learnt()
         return self.outcome
+
+    def _check_learnt(self) -> None:
+        """Raise `RunFailed` if the budget is spent and every update failed: the weights are those that it began with."""
+        failed = self.outcome.bad_updates - int(self._before["bad_updates"])
+        if self.outcome.ended != "budget" or not failed or self.outcome.state is None:
+            return
+        if params_hash(self.outcome.state.params) == params_hash(self.blueprint.initial_state().params):
+            raise RunFailed(f"nothing was learnt: {failed} updates failed and none succeeded: {self._cause}")
 
     def _make_ready(self) -> None:
         """Make the first weights while the roles are built and compiled; a failure shows again in the role that needs them."""
@@ -308,6 +320,7 @@ class Training:
             return
         outcome, most = self.outcome, self.plan.settings.max_faults
         outcome.faults += 1
+        count = outcome.faults - int(self._before["faults"])  # since this process began
         self._gathered.add({f"fault/{fault.kind}": 1.0})
         self._write()
         self._log(f"{fault.role} {fault.kind}\n{fault.detail}")
@@ -315,9 +328,9 @@ class Training:
         self._alert(
             f"fault {outcome.faults}: {fault.role}: {fault.kind}: {first_line} (recovered; details in faults.log)"
         )
-        if outcome.faults > most:
+        if count > most:
             raise RunFailed(
-                f"{outcome.faults} faults, more than --max-faults {most}: environment {self.plan.source.name!r}:"
+                f"{count} faults, more than --max-faults {most}: environment {self.plan.source.name!r}:"
                 f" {fault.kind}: {first_line}"
             )
 
@@ -331,9 +344,9 @@ class Training:
         if count <= TOLD or count & (count - 1) == 0:
             self._log(f"{fault.role} {fault.kind}\n{fault.detail}")
             self._alert(f"bad update {count}: {fault.role}: {fault.detail}")
+        self._cause = fault.detail.partition(": ")[2]
         if fault.in_a_row >= most:
-            cause = fault.detail.partition(": ")[2]
-            raise RunFailed(f"{fault.in_a_row} updates in a row failed (--max-bad-updates {most}): {cause}")
+            raise RunFailed(f"{fault.in_a_row} updates in a row failed (--max-bad-updates {most}): {self._cause}")
 
     def _log(self, text: str) -> None:
         """Append the whole text to faults.log."""
@@ -365,6 +378,8 @@ class Training:
             "env_steps": outcome.env_steps,
             "seconds": outcome.wall_s,
             "episodes": outcome.episodes,
+            "faults": outcome.faults,
+            "bad_updates": outcome.bad_updates,
             "lags": {str(lag): count for lag, count in outcome.histogram.items()},
             "spec": msgspec.to_builtins(self.plan.spec),
             "config": {name: value for name, value in self.plan.as_dict().items() if name != "spec"},

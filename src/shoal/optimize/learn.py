@@ -158,7 +158,7 @@ def learn(
     if scorer is not None:
         scorer.judge(0, laws.of(initial_state(plan)))
     outcome = launch.run(plan, out=folder, callbacks=(finished, watch), quiet=quiet, started_at=began).outcome
-    if outcome.state is None:
+    if outcome.state is None or outcome.version == 0:
         raise RunFailed(f"{problem.name}: stopped before the first update")
     last, step = watch.last, outcome.version
     if last is None or watch.seen < step:

@@ -157,6 +157,7 @@ class ProblemSource:
     drivers: int
     fresh = True
     atari = False
+    helper = None
 
     @property
     def name(self) -> str:

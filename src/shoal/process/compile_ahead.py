@@ -6,7 +6,8 @@ versions of the numerical packages, JAX's settings, the algorithm with its setti
 another key, and an unusable file counts as missing: then the function is traced. Both ways compile the same program, and so
 give the same bits.
 
-A file is a header in JSON and the bytes of the program; nothing in it is unpickled or run as Python.
+A file is a header in JSON and the bytes of the program; nothing in it is unpickled or run as Python. Each setting has files of
+its own, so the first process that adds one removes those that were not used for the longest time, here and in JAX's folder.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ COMPUTES = ("jax", "jaxlib", "optax", "numpy")  # packages whose versions affect
 TYPES_OF = ("shoal.", "optax.")  # packages whose named tuples a program may return
 PLAIN = (bool, int, float, str, bytes, type(None), enum.Enum)
 CACHE = "jax_compilation_cache_dir"  # the one JAX setting that does not affect the program
+LIMITS = {"programs": 1 << 28, "xla": 1 << 31}  # bytes of the folders in the cache
 KEPT = 8  # compiled functions that equal calls of this process share
 
 _compiled: dict[str, Callable[..., Any]] = {}
@@ -47,7 +49,7 @@ class Header(msgspec.Struct, frozen=True):
     """The data needed to call a program, besides its bytes."""
 
     name: str
-    sha256: str  # of the bytes
+    sha256: str  # of the other fields and the bytes
     convention: int  # JAX's version number of the calling convention
     inputs: list[tuple[list[int], str]]  # shape and dtype
     outputs: list[tuple[list[int], str]]
@@ -61,12 +63,15 @@ def compile_ahead(function: Callable[..., Any], owner: Any, *args: Any) -> Calla
         key = _key(function, owner, leaves, str(tree))
     except Unkept:
         return _called(_lowered(function, owner, leaves, tree).compile(), None)
-    if key not in _compiled:
+    found = _compiled.get(key)
+    if found is None:
         while len(_compiled) >= KEPT:
-            with contextlib.suppress(KeyError):  # another thread was faster
+            with contextlib.suppress(KeyError, StopIteration):  # another thread was faster
                 _compiled.pop(next(iter(_compiled)))
-        _compiled[key] = _read_or_traced(function, owner, leaves, tree, cache_folder() / "programs" / f"{key}.shlo")
-    return _compiled[key]
+        folder = cache_folder()
+        path = None if folder is None else folder / "programs" / f"{key}.shlo"
+        found = _compiled[key] = _read_or_traced(function, owner, leaves, tree, path)
+    return found
 
 
 def forget() -> None:
@@ -74,23 +79,33 @@ def forget() -> None:
     _compiled.clear()
 
 
-def _read_or_traced(function: Any, owner: Any, leaves: list[Any], tree: Any, path: Path) -> Callable[..., Any]:
-    found = _read(path)
-    if found is None:
+def _read_or_traced(function: Any, owner: Any, leaves: list[Any], tree: Any, path: Path | None) -> Callable[..., Any]:
+    found = None if path is None else _read(path)
+    if found is not None and path is not None:
         try:
-            found = _exported(function, owner, leaves, tree)
-            _write(path, *found)
-        except (Unkept, ValueError, NotImplementedError):  # JAX does not export every effect
-            found = None
+            return _rebuilt(*found, leaves)
+        except (
+            Exception
+        ):  # an edited file, or a JAX that wants another one: the function itself says what is really wrong
+            with contextlib.suppress(OSError):
+                path.unlink()
     try:
+        found = _exported(function, owner, leaves, tree)
         # Rebuilt even if it was just exported, so that the name and everything else in JAX's cache key stay the same.
-        program, result = (None, None) if found is None else (_program(*found), _decoded(found[0].result))
-    except (Unkept, TypeError):  # TypeError: a JAX whose `Exported` has other fields
-        program = None
-    if program is None:
+        compiled = _rebuilt(*found, leaves)
+    except (Unkept, ValueError, NotImplementedError, TypeError):  # JAX does not export every effect
         return _called(_lowered(function, owner, leaves, tree).compile(), None)
-    lowered = _lowered_program(program, leaves)
-    return _called(lowered.compile(), jax.tree.structure(result))
+    if path is not None:
+        _write(path, *found)
+    return compiled
+
+
+def _rebuilt(header: Header, data: bytes, leaves: list[Any]) -> Callable[..., Any]:
+    """The compiled function of a file's contents. Raises an exception of any kind if they do not fit together."""
+    result = _decoded(header.result)
+    if len(jax.tree.leaves(result)) != len(header.outputs):
+        raise Unkept(header.name)
+    return _called(_lowered_program(_program(header, data), leaves).compile(), jax.tree.structure(result))
 
 
 def _called(flat: Any, result: Any) -> Callable[..., Any]:
@@ -133,13 +148,17 @@ def _exported(function: Any, owner: Any, leaves: list[Any], tree: Any) -> tuple[
     data = bytes(program.mlir_module_serialized)
     header = Header(
         function.__name__,
-        hashlib.sha256(data).hexdigest(),
+        "",
         program.calling_convention_version,
         described(program.in_avals),
         described(program.out_avals),
         _encoded(jax.tree.unflatten(structures[-1], [0] * len(program.out_avals))),
     )
-    return header, data
+    return msgspec.structs.replace(header, sha256=_digest(header, data)), data
+
+
+def _digest(header: Header, data: bytes) -> str:
+    return hashlib.sha256(msgspec.json.encode(msgspec.structs.replace(header, sha256="")) + b"\n" + data).hexdigest()
 
 
 # The key.
@@ -213,7 +232,11 @@ def _read(path: Path) -> tuple[Header, bytes] | None:
         header = msgspec.json.decode(head, type=Header)
     except (OSError, msgspec.DecodeError):
         return None
-    return (header, data) if header.sha256 == hashlib.sha256(data).hexdigest() else None
+    if header.sha256 != _digest(header, data):
+        return None
+    with contextlib.suppress(OSError):
+        os.utime(path)  # it was used just now
+    return header, data
 
 
 def _program(header: Header, data: bytes) -> Any:
@@ -253,6 +276,31 @@ def _write(path: Path, header: Header, data: bytes) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         temporary.write_bytes(msgspec.json.encode(header) + b"\n" + data)
         temporary.replace(path)
+        _prune_once(path.parent.parent)
+
+
+@cache
+def _prune_once(folder: Path) -> None:
+    """Prune the cache, once per process: a run adds only a few files."""
+    for name, most in LIMITS.items():
+        prune(folder / name, most)
+
+
+def prune(folder: Path, most: int) -> None:
+    """Remove the files that were not used for the longest time, until at most `most` bytes are left."""
+    found: list[tuple[float, int, str]] = []
+    with contextlib.suppress(OSError), os.scandir(folder) as entries:
+        for entry in entries:
+            with contextlib.suppress(OSError):  # another process has removed it
+                about = entry.stat()
+                found.append((max(about.st_atime, about.st_mtime), about.st_size, entry.path))
+    left = sum(size for _, size, _ in found)
+    for _, size, path in sorted(found):
+        if left <= most:
+            return
+        with contextlib.suppress(OSError):
+            os.unlink(path)
+        left -= size
 
 
 def _encoded(tree: Any) -> Any:

@@ -23,9 +23,11 @@ def collect_rarely() -> None:
     gc.set_threshold(50_000, 20, 20)
 
 
-def cache_folder() -> Path:
-    """The folder for compiled code between runs: $SHOAL_CACHE, or a folder in the user's cache."""
+def cache_folder() -> Path | None:
+    """The folder for compiled code between runs: $SHOAL_CACHE, or one in the user's cache; None if $SHOAL_CACHE is `off`."""
     chosen = os.environ.get("SHOAL_CACHE")
+    if chosen == "off":
+        return None
     return Path(chosen) if chosen else Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "shoal"
 
 
@@ -44,8 +46,9 @@ def settle_process() -> None:
 
     config: Any = jax.config  # untyped in JAX
     config.update("jax_cpu_enable_async_dispatch", False)
-    if config.jax_compilation_cache_dir is None:
-        config.update("jax_compilation_cache_dir", str(cache_folder() / "xla"))
+    folder = cache_folder()
+    if config.jax_compilation_cache_dir is None and folder is not None:
+        config.update("jax_compilation_cache_dir", str(folder / "xla"))
     config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
     config.update("jax_persistent_cache_min_entry_size_bytes", -1)
     _straight_random_bits()

@@ -21,8 +21,7 @@ from shoal.core.errors import BadInput
 from shoal.process.lifetime import Guard, guard
 
 NAME = "run.lock"
-PROBE = 0.3  # seconds within which whoever only looks at a lock has let go of it, and its holder has written the file
-PAUSE = 0.01  # seconds between two tries
+LOOKED_AT = 0.3  # seconds: a look at a lock, by `holder_of` in another process, takes microseconds
 _held: set[int] = set()  # descriptors of this process
 
 
@@ -39,7 +38,7 @@ class Holder(msgspec.Struct):
         return f"process {self.pid} on {self.host} since {self.since}" if self.pid else "another process"
 
 
-UNKNOWN = Holder(0, "", "")  # holds a lock whose file it could not write
+UNKNOWN = Holder(0, "", "")  # holds a lock whose file it has not written, or could not
 
 
 class RunLock:
@@ -116,8 +115,8 @@ class RunLock:
 
 
 def _lock(descriptor: int) -> None:
-    """Take the lock. Tries for a short time, because `holder_of` in another process may hold it for a moment."""
-    deadline = time.monotonic() + PROBE
+    """Take the lock. Tries again while it is only looked at: a look shares it, a training does not. Raises `OSError`."""
+    deadline = time.monotonic() + LOOKED_AT
     while True:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -125,7 +124,8 @@ def _lock(descriptor: int) -> None:
         except OSError as error:
             if error.errno != errno.EWOULDBLOCK or time.monotonic() > deadline:
                 raise
-        time.sleep(PAUSE)
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        fcntl.flock(descriptor, fcntl.LOCK_UN)
 
 
 def holder_of(folder: Path) -> Holder | None:
@@ -137,7 +137,7 @@ def holder_of(folder: Path) -> Holder | None:
     try:
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except OSError:
-        return _told(descriptor)
+        return _decoded(os.pread(descriptor, 1 << 12, 0)) or UNKNOWN
     else:
         last = _decoded(os.pread(descriptor, 1 << 12, 0))  # of a process that was killed
         if last is None or last.guard is None or last.host != socket.gethostname():
@@ -147,16 +147,8 @@ def holder_of(folder: Path) -> Holder | None:
         os.close(descriptor)
 
 
-def _told(descriptor: int) -> Holder:
-    """The contents of a lock file whose lock is held. Its holder writes it right after taking the lock."""
-    deadline = time.monotonic() + PROBE
-    while (holder := _decoded(os.pread(descriptor, 1 << 12, 0))) is None and time.monotonic() < deadline:
-        time.sleep(PAUSE)
-    return holder or UNKNOWN
-
-
 def wait_for(holder: Holder, seconds: float) -> None:
-    """Wait until this process, or its guard, has ended, at most `seconds`. For a process on another machine, waits the full time."""
+    """Wait until this process, or its guard, has ended, at most `seconds`. For another machine, waits the full time."""
     poll = select.poll()
     with contextlib.ExitStack() as stack:
         if holder.host == socket.gethostname():

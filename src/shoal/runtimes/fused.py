@@ -60,6 +60,10 @@ class Fused:
         return None
 
     @staticmethod
+    def step_timeout(config: FusedConfig) -> float | None:
+        return None
+
+    @staticmethod
     def places(config: FusedConfig, learners: int) -> int | None:
         return 1
 

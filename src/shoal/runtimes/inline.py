@@ -35,6 +35,10 @@ class Inline:
         return None
 
     @staticmethod
+    def step_timeout(config: InlineConfig) -> float | None:
+        return None
+
+    @staticmethod
     def places(config: InlineConfig, learners: int) -> int | None:
         return None
 

@@ -67,6 +67,10 @@ class Mpi:
         ranks.join(_serve)
 
     @staticmethod
+    def step_timeout(config: MpiConfig) -> float:
+        return config.step_timeout
+
+    @staticmethod
     def places(config: MpiConfig, learners: int) -> int | None:
         """The number of actors that the ranks besides the learners make up."""
         size = ranks.ranks().size

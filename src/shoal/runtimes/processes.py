@@ -60,6 +60,10 @@ class Processes:
         return None
 
     @staticmethod
+    def step_timeout(config: ProcessesConfig) -> float:
+        return config.step_timeout
+
+    @staticmethod
     def places(config: ProcessesConfig, learners: int) -> int | None:
         return None
 
@@ -179,9 +183,13 @@ class ProcessesSession:
             self.close()
             raise BadInput(f"the environment or algorithm cannot be sent to another process: {error}") from error
         os.write(self._recipe_fd, recipe)
-        for index, spec in enumerate(program.roles):  # now, so that they load while the main role is built
-            if not spec.main:
-                self._spawn(spec, index, self._cores.seat(spec.core if config.pin else None))
+        try:
+            for index, spec in enumerate(program.roles):  # now, so that they load while the main role is built
+                if not spec.main:
+                    self._spawn(spec, index, self._cores.seat(spec.core if config.pin else None))
+        except BaseException:  # its caller has no session to close
+            self.close()
+            raise
 
     def __iter__(self) -> Events:
         main = next(spec for spec in self._program.roles if spec.main)
@@ -219,15 +227,20 @@ class ProcessesSession:
         )
         inherited = [self._arena_fd, self._recipe_fd, self._lifetime_read, theirs, *self._bell_fds.values()]
         self._watcher.restart(index)
-        process = subprocess.Popen(
-            [sys.executable, "-m", "shoal.runtimes.worker", msgspec.json.encode(wiring).decode()],
-            pass_fds=inherited,
-            stdin=subprocess.DEVNULL,
-            process_group=0,  # a terminal's Ctrl-C goes to the whole group, and is the parent's to answer
-            stdout=sys.stderr.fileno() if has_fd(sys.stderr) else None,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)},
-        )
-        os.close(theirs)
+        try:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "shoal.runtimes.worker", msgspec.json.encode(wiring).decode()],
+                pass_fds=inherited,
+                stdin=subprocess.DEVNULL,
+                process_group=0,  # a terminal's Ctrl-C goes to the whole group, and is the parent's to answer
+                stdout=sys.stderr.fileno() if has_fd(sys.stderr) else None,
+                env={**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)},
+            )
+        except BaseException:
+            os.close(mine)
+            raise
+        finally:
+            os.close(theirs)
         self._children[spec.name] = Child(spec, process, mine, index, core)
 
     def _watch(self) -> None:

@@ -50,6 +50,10 @@ class Runtime(Protocol):
         """Called before a run is resolved, in every process that was started for it: returns in only one of them."""
 
     @staticmethod
+    def step_timeout(config: Any) -> float | None:
+        """Seconds that one call of an environment may take before it counts as hung; None if the runtime does not watch."""
+
+    @staticmethod
     def places(config: Any, learners: int) -> int | None:
         """The number of actors that fit beside `learners` learners; None if the runtime sets no number."""
 

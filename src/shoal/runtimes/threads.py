@@ -59,6 +59,10 @@ class Threads:
         return None
 
     @staticmethod
+    def step_timeout(config: ThreadsConfig) -> float:
+        return config.step_timeout
+
+    @staticmethod
     def places(config: ThreadsConfig, learners: int) -> int | None:
         return None
 

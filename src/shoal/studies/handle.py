@@ -156,7 +156,7 @@ class RunHandle:
             raise BadInput(f"{str(self.path)!r}: no process trains there now")
         where = f"{str(self.path)!r} is trained by {holder}"
         if not holder.pid:
-            raise BadInput(f"{where}, whose number is not known: end it where it was started")
+            raise BadInput(f"{where}, which has not said its number yet: ask again, or end it where it was started")
         if holder.host != socket.gethostname():
             raise BadInput(f"{where}: send the request on that machine")
         if number != signal.SIGKILL and not holder.hears:

@@ -69,10 +69,15 @@ class ActorLearnerTopology:
     many_learners = True
     each_learns = False
     acting = 0
+    if_parallel: tuple[str, ...] = ()
     usual = AS_TUNED
 
     def __init__(self, config: ActorLearnerConfig) -> None:
         self.config = config
+        if config.stream == "window" and config.depth != ActorLearnerConfig.depth:
+            raise BadInput(
+                f"--topology.depth is {config.depth}: a window holds one unroll; queue and stack have a depth"
+            )
 
     @property
     def apart(self) -> bool:

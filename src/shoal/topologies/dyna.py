@@ -56,6 +56,7 @@ class DynaTopology:
     many_learners = False
     each_learns = False
     acting = 1  # actor 0; the others plan
+    if_parallel: tuple[str, ...] = ("overlap",)
     usual = AS_TUNED
 
     def __init__(self, config: DynaConfig) -> None:

@@ -65,6 +65,7 @@ class Ga3cTopology:
     each_learns = False
     acting = 0
     # Settings of the published system that differ from the tuned ones, which are for other topologies.
+    if_parallel: tuple[str, ...] = ("adjust",)
     usual: Mapping[str, Any] = MappingProxyType({"unroll": 5, "normalise_reward": False, "log_epsilon": 1e-6})
 
     def __init__(self, config: Ga3cConfig) -> None:

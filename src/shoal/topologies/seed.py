@@ -41,6 +41,7 @@ class SeedTopology:
     many_learners = False
     each_learns = False
     acting = 0
+    if_parallel: tuple[str, ...] = ()
     usual = AS_TUNED
 
     def __init__(self, config: SeedConfig) -> None:

@@ -24,6 +24,7 @@ class SequentialTopology:
     many_learners = False
     each_learns = False
     acting = 0
+    if_parallel: tuple[str, ...] = ()
     usual = AS_TUNED
 
     def __init__(self, config: SequentialConfig) -> None:

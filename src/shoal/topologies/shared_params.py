@@ -45,12 +45,17 @@ class SharedParamsTopology:
     many_learners = False
     each_learns = True
     acting = 0
+    if_parallel: tuple[str, ...] = ()
     usual = AS_TUNED
 
     def __init__(self, config: SharedParamsConfig) -> None:
         self.config = config
         if config.consistency == "sharded" and config.moments == "own":
             raise BadInput("--topology.moments is 'own': the servers of sharded hold the moments, which all share")
+        for name in ("shards", "queue") if config.consistency != "sharded" else ():
+            value, usual = getattr(config, name), getattr(SharedParamsConfig, name)
+            if value != usual:
+                raise BadInput(f"--topology.{name} is {value}: it goes with --topology.consistency sharded")
         if config.consistency == "gossip" and config.moments == "shared":
             raise BadInput("--topology.moments is 'shared': under gossip every worker has its own")
         if config.consistency == "sharded" and config.split:
@@ -159,6 +164,10 @@ class SharedParamsTopology:
                 what = {"gossip": "the whole update", "sharded": "one gradient"}[config.consistency]
                 raise BadInput(
                     f"--topology.push-every is {config.push_every}: under {config.consistency} each push is {what}"
+                )
+            if blueprint.actors == 1:
+                raise BadInput(
+                    f"--topology.push-every is {config.push_every}: it takes at least --actors 2, since one pushes whole updates"
                 )
         if not config.split:
             return

@@ -36,6 +36,7 @@ class SyncTopology:
     many_learners = False
     each_learns = False
     acting = 0
+    if_parallel: tuple[str, ...] = ("overlap",)
     usual = AS_TUNED
 
     def __init__(self, config: SyncConfig) -> None:
