@@ -53,7 +53,7 @@ def train(out: Path, topology: str, runtime: str, algo: str = "ppo", **settings:
     return shoal.train(
         "CartPole-v1",
         algo={"name": algo, "unroll": T, **own},
-        net={"hidden": (16,)},
+        net={"hidden": (8,)},
         topology={
             "name": topology,
             **({"predictors": 1, "trainers": 1, "adjust": False} if topology == "ga3c" else {}),
