@@ -68,7 +68,7 @@ class RunLock:
         except OSError as error:
             raise BadInput(f"cannot write the run folder {str(self._path.parent)!r}: {error.strerror}") from None
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            _take(descriptor)
         except OSError as error:
             said = os.pread(descriptor, 1 << 12, 0)
             os.close(descriptor)
@@ -125,6 +125,17 @@ def wait_for(holder: Holder, seconds: float) -> None:
                 stack.callback(os.close, descriptor)
                 poll.register(descriptor, select.POLLIN)
         poll.poll(seconds * 1e3)
+
+
+def _take(descriptor: int) -> None:
+    """Lock for this process alone; OSError if another holds the lock, though not if one merely looks who does."""
+    while True:
+        try:
+            return fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            if error.errno not in (errno.EWOULDBLOCK, errno.EACCES):
+                raise
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)  # a look shares: only a holder refuses it
 
 
 def _decoded(said: bytes) -> Holder | None:
