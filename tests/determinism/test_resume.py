@@ -84,9 +84,8 @@ def test_half_and_half_is_the_whole_bit_for_bit(case: str, tmp_path: Path) -> No
     assert rest.summary["return_mean"] == whole.summary["return_mean"], "running episodes went on, and the window"
 
 
-@pytest.mark.parametrize("algo", ["a2c", "ppo"])
-def test_without_schedules_the_budget_changes_no_bit(algo: str, tmp_path: Path) -> None:
-    settings = {**CASES["jax"], "algo": {"name": algo, "unroll": T, "final_rate": 1.0}}
+def test_without_schedules_the_budget_changes_no_bit(tmp_path: Path) -> None:
+    settings = {**CASES["jax"], "algo": {"name": "a2c", "unroll": T, "final_rate": 1.0}}
     short = train(tmp_path / "short", 5 * N, **settings)
     long = train(tmp_path / "long", 10**9, stop_at=5 * N, **settings)
     assert long.summary["ended"] == "stopped" and short.summary["ended"] == "budget"
