@@ -34,7 +34,7 @@ NETS: dict[str, Any] = {"actor_critic": ActorCritic, "q_network": QNetwork, **CO
 _SIZES = ("many_learners", "each_learns", "acting", "unrolls")
 # Attributes that a user's own class must declare besides its Config, and where they are documented.
 DECLARED = {
-    "algorithm": ("about", "net_name", "usual_topology", "topologies", "replays", "adopt"),
+    "algorithm": ("about", "net_name", "usual_topology", "topologies", "replays", "groups", "adopt"),
     "topology": (*_SIZES, "about", "apart", "mixed", "usual", "if_parallel", "program"),
     "runtime": ("about", "provides", "overlaps", "needs_pure_env", "spawns", "join", "places", "step_timeout"),
 }

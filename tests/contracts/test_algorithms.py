@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import cache
+from itertools import product
 from typing import Any, NamedTuple
 
 import jax
@@ -14,7 +15,7 @@ import pytest
 
 from shoal.acting.compiled_act import compiled_act
 from shoal.algos import ALGOS
-from shoal.algos.on_policy import OnPolicy
+from shoal.algos.on_policy import OnPolicy, OnPolicyConfig
 from shoal.core.algorithm import Task
 from shoal.core.keys import key_data
 from shoal.core.spec import ActionSpec, Binary, Categorical, Continuous, EnvSpec, ObsSpec
@@ -176,24 +177,6 @@ class TestAlgorithm:
 
         assert len(actions(0.0)) == 1 and len(actions(1.0)) > 1
 
-    @pytest.mark.parametrize("kind", ["mixed", "recurrent"])
-    def test_update_changes_params_and_leaves_its_inputs_alone(self, name: str, kind: str) -> None:
-        algorithm = make(name, kind, batch_size=16)
-        state, tr = begin(algorithm), trajectory(algorithm)
-        before = bits((state, tr))
-        acted = algorithm.actor_state(state)
-        after, actor, metrics = compiled_update(algorithm)(state, acted, [tr], key_data(7), np.float32(0))
-        assert bits((state, tr)) == before
-        assert jax.tree.structure((after, actor)) == jax.tree.structure((state, acted))
-        assert jax.tree.map(lambda x: (x.shape, x.dtype), after) == jax.tree.map(lambda x: (x.shape, x.dtype), state)
-        pairs = zip(*map(jax.tree.leaves, (after.params, state.params)), strict=True)
-        assert not any(np.array_equal(a, b) for a, b in pairs), "every weight has a gradient"
-        cut = algorithm.minibatches
-        assert cut.parts == 2 and int(after.step) == cut.epochs * cut.parts
-        assert all(np.isfinite(float(value)) for value in metrics.values())
-        assert {"policy", "value", "entropy", "grad_norm"} <= set(metrics)
-        assert bits(actor) == bits(algorithm.actor_state(after))
-
     def test_settle_takes_params_from_anywhere(self, name: str) -> None:
         algorithm = make(name)
         state = begin(algorithm)
@@ -209,32 +192,6 @@ class TestAlgorithm:
         after = algorithm.adopt(state, given)
         assert params_hash(after.params) == params_hash(given)
         assert bits(after._replace(params=state.params)) == bits(state)
-
-    @pytest.mark.parametrize(("kind", "normalised"), [("discrete", True), ("mixed", False), ("recurrent", True)])
-    def test_the_autoreset_row_has_no_effect(self, name: str, kind: str, normalised: bool) -> None:
-        algorithm = make(name, kind, normalise_obs=normalised, normalise_reward=normalised, batch_size=16)
-        tr = trajectory(algorithm)
-        rows = [(row + 1, column) for row, column in (TERMINATED, TRUNCATED)]
-        assert all(not tr.valid[at] for at in rows)
-
-        def other_actions(action: np.ndarray) -> None:
-            for at in rows:
-                action[at] = 1 - np.minimum(action[at], 1)
-
-        def other_rewards(reward: np.ndarray) -> None:
-            for at in rows:
-                reward[at] = 1000.0
-
-        def other_obs(obs: np.ndarray) -> None:  # after a truncation it is the bootstrap, so there it matters
-            obs[TERMINATED[0] + 1, TERMINATED[1]] = 50.0
-
-        expected = bits(learn(algorithm, tr))
-        for what, edit in {"action": other_actions, "reward": other_rewards, "obs": other_obs}.items():
-            other = changed(tr, **{what: edit})
-            assert not np.array_equal(getattr(other, what), getattr(tr, what))
-            assert bits(learn(algorithm, other)) == expected, what
-        valid = changed(tr, action=lambda a: a.__setitem__((0, 0), 1 - np.minimum(a[0, 0], 1)))
-        assert bits(learn(algorithm, valid)) != expected, "a row that counts does have an effect"
 
     @pytest.mark.parametrize("kind", ["recurrent"])
     def test_a_truncated_episode_bootstraps_and_a_terminated_one_does_not(self, name: str, kind: str) -> None:
@@ -305,6 +262,59 @@ class TestAlgorithm:
         np.testing.assert_allclose(steps, [steps[0], 0.55 * steps[0], 0.1 * steps[0]], rtol=1e-2)
 
 
+def one_each(kinds: tuple[str, ...]) -> list[Any]:
+    """(algorithm, kind): `make test` runs every kind and every algorithm, the product is slow. What is tested is the base's."""
+    quick = {(name, kinds[i % len(kinds)]) for i, name in enumerate(ON_POLICY)}
+    return [pytest.param(*pair, marks=() if pair in quick else pytest.mark.slow) for pair in product(ON_POLICY, kinds)]
+
+
+@pytest.mark.parametrize(("name", "kind"), one_each(("mixed", "recurrent")))
+def test_update_changes_params_and_leaves_its_inputs_alone(name: str, kind: str) -> None:
+    algorithm = make(name, kind, batch_size=16)
+    state, tr = begin(algorithm), trajectory(algorithm)
+    before = bits((state, tr))
+    acted = algorithm.actor_state(state)
+    after, actor, metrics = compiled_update(algorithm)(state, acted, [tr], key_data(7), np.float32(0))
+    assert bits((state, tr)) == before
+    assert jax.tree.structure((after, actor)) == jax.tree.structure((state, acted))
+    assert jax.tree.map(lambda x: (x.shape, x.dtype), after) == jax.tree.map(lambda x: (x.shape, x.dtype), state)
+    pairs = zip(*map(jax.tree.leaves, (after.params, state.params)), strict=True)
+    assert not any(np.array_equal(a, b) for a, b in pairs), "every weight has a gradient"
+    cut = algorithm.minibatches
+    assert cut.parts == 2 and int(after.step) == cut.epochs * cut.parts
+    assert all(np.isfinite(float(value)) for value in metrics.values())
+    assert {"policy", "value", "entropy", "grad_norm"} <= set(metrics)
+    assert bits(actor) == bits(algorithm.actor_state(after))
+
+
+@pytest.mark.parametrize(("name", "kind"), one_each(("discrete", "mixed", "recurrent")))
+def test_the_autoreset_row_has_no_effect(name: str, kind: str) -> None:
+    normalised = kind != "mixed"
+    algorithm = make(name, kind, normalise_obs=normalised, normalise_reward=normalised, batch_size=16)
+    tr = trajectory(algorithm)
+    rows = [(row + 1, column) for row, column in (TERMINATED, TRUNCATED)]
+    assert all(not tr.valid[at] for at in rows)
+
+    def other_actions(action: np.ndarray) -> None:
+        for at in rows:
+            action[at] = 1 - np.minimum(action[at], 1)
+
+    def other_rewards(reward: np.ndarray) -> None:
+        for at in rows:
+            reward[at] = 1000.0
+
+    def other_obs(obs: np.ndarray) -> None:  # after a truncation it is the bootstrap, so there it matters
+        obs[TERMINATED[0] + 1, TERMINATED[1]] = 50.0
+
+    expected = bits(learn(algorithm, tr))
+    for what, edit in {"action": other_actions, "reward": other_rewards, "obs": other_obs}.items():
+        other = changed(tr, **{what: edit})
+        assert not np.array_equal(getattr(other, what), getattr(tr, what))
+        assert bits(learn(algorithm, other)) == expected, what
+    valid = changed(tr, action=lambda a: a.__setitem__((0, 0), 1 - np.minimum(a[0, 0], 1)))
+    assert bits(learn(algorithm, valid)) != expected, "a row that counts does have an effect"
+
+
 FLIPS: dict[str, Any] = {
     "learning_rate": 0.05,
     "final_rate": 0.5,
@@ -343,7 +353,16 @@ BESIDE: dict[str, dict[str, Any]] = {
     "c_clip": {"returns": "vtrace"},
     "momentum": {"optimiser": "momentum"},
 }
-KNOBS = [(name, field.name) for name in ON_POLICY for field in dataclasses.fields(ALGOS[name].Config)]
+SHARED = {field.name for field in dataclasses.fields(OnPolicyConfig)}
+IN_LOSSES = ("entropy", "final_entropy", "value_weight")  # every algorithm has a loss of its own
+
+
+def knobs() -> Iterator[Any]:
+    """(algorithm, knob). What the base reads is looked at once in `make test`, and for every algorithm among the slow tests."""
+    for name in ON_POLICY:
+        for field in dataclasses.fields(ALGOS[name].Config):
+            again = field.name in SHARED and field.name not in IN_LOSSES and name != "a2c"
+            yield pytest.param(name, field.name, marks=pytest.mark.slow if again else ())
 
 
 PLAIN = {"learning_rate": 0.02, "final_rate": 0.1}
@@ -352,7 +371,7 @@ STEPPING = ("optimiser", "decay", "epsilon", "initial_square", "momentum")  # th
 SEEN = 1e-3  # of a gradient: hundreds of times what rounding comes to
 
 
-@pytest.mark.parametrize(("name", "knob"), KNOBS)
+@pytest.mark.parametrize(("name", "knob"), list(knobs()))
 def test_every_knob_is_read(name: str, knob: str) -> None:
     """Another value makes another update. `FLIPS` must know every field, so a new one cannot be forgotten.
 

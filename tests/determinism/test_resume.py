@@ -18,10 +18,10 @@ from shoal.run.checkpoints import Checkpoints
 from shoal.run.folder import RunFolder
 
 N, T, B, ACTORS = 3, 8, 4, 2
-PPO = {"name": "ppo", "unroll": T, "batch_size": 32, "epochs": 2, "final_rate": 0.1}
+PPO = {"name": "ppo", "unroll": T, "batch_size": 16, "epochs": 2, "final_rate": 0.1}
 NORMALISED = {**PPO, "normalise_obs": True, "normalise_reward": True}
 GRU = {"hidden": (8,), "cell": "gru", "cell_size": 8}
-MLP = {"hidden": (16,)}
+MLP = {"hidden": (8,)}
 INLINE = {"runtime": "inline", "topology": "sync", "actors": ACTORS}
 FUSED = {"runtime": "fused", "topology": "sequential", "actors": 1}
 DQN = {"name": "dqn", "unroll": T, "batch_size": 16, "warmup": 40, "capacity": 150, "every": 4, "target_every": 20}
@@ -66,7 +66,11 @@ def resume(run: shoal.Run, env: Any) -> shoal.Run:
     return shoal.train(None if isinstance(env, str) else env, resume=run.path, **QUIET)
 
 
-@pytest.mark.parametrize("case", CASES)
+# Their parts are in other cases: sequential and a replay with priorities, fused and a cell with Gymnasium.
+SLOW = ("gymnasium sequential", "replay", "fused recurrent")
+
+
+@pytest.mark.parametrize("case", [pytest.param(case, marks=pytest.mark.slow if case in SLOW else ()) for case in CASES])
 def test_half_and_half_is_the_whole_bit_for_bit(case: str, tmp_path: Path) -> None:
     settings = CASES[case]
     whole = train(tmp_path / "whole", 2 * N, **settings)
@@ -80,9 +84,8 @@ def test_half_and_half_is_the_whole_bit_for_bit(case: str, tmp_path: Path) -> No
     assert rest.summary["return_mean"] == whole.summary["return_mean"], "running episodes went on, and the window"
 
 
-@pytest.mark.parametrize("algo", ["a2c", "ppo"])
-def test_without_schedules_the_budget_changes_no_bit(algo: str, tmp_path: Path) -> None:
-    settings = {**CASES["jax"], "algo": {"name": algo, "unroll": T, "final_rate": 1.0}}
+def test_without_schedules_the_budget_changes_no_bit(tmp_path: Path) -> None:
+    settings = {**CASES["jax"], "algo": {"name": "a2c", "unroll": T, "final_rate": 1.0}}
     short = train(tmp_path / "short", 5 * N, **settings)
     long = train(tmp_path / "long", 10**9, stop_at=5 * N, **settings)
     assert long.summary["ended"] == "stopped" and short.summary["ended"] == "budget"
@@ -116,7 +119,14 @@ def test_no_jump_in_return(runtime: str, tmp_path: Path) -> None:
         return len(returns) > 200 and float(np.mean(returns[-50:])) > 100
 
     algo = {"name": "ppo", "learning_rate": 2.5e-3, "unroll": 32, "gamma": 0.98, "lam": 0.9, "reward_scale": 0.1}
-    settings = {"algo": algo, "net": MLP, "runtime": runtime, "backend": "envpool", "actors": 2, "envs": 16}
+    settings = {
+        "algo": algo,
+        "net": {"hidden": (16,)},
+        "runtime": runtime,
+        "backend": "envpool",
+        "actors": 2,
+        "envs": 16,
+    }
     run = shoal.train("CartPole-v1", out=tmp_path / "run", steps=400_000, callbacks=[note], **settings, **QUIET)
     assert run.summary["stopped"]
     before, returns[:] = float(np.mean(returns[-50:])), []

@@ -32,7 +32,11 @@ def resume(folder: Path, steps: int) -> int:
 
 @pytest.mark.parametrize(
     ("runtime", "number"),
-    [("inline", signal.SIGTERM), ("threads", signal.SIGINT), ("processes", signal.SIGTERM)],
+    [
+        pytest.param("inline", signal.SIGTERM, marks=pytest.mark.slow),
+        ("threads", signal.SIGINT),
+        ("processes", signal.SIGTERM),
+    ],
 )
 def test_once_is_a_checkpoint_and_resume_goes_on(tmp_path: Path, runtime: str, number: signal.Signals) -> None:
     with train(tmp_path, "--runtime", runtime, "--steps", LONG, "--json") as run:
@@ -71,7 +75,7 @@ def test_in_the_middle_of_compilation(tmp_path: Path, twice: bool) -> None:
         time.sleep(0.3)
         if twice:
             run.signal(signal.SIGINT)
-            time.sleep(0.1)
+            run.until(lambda: "stopping" in run.stderr)  # the kernel makes one of two that are pending
             run.signal(signal.SIGINT)
             assert run.end(5 * run.slowness) == 128 + signal.SIGINT
             return

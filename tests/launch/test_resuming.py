@@ -20,7 +20,7 @@ from shoal.run.folder import RunFolder
 
 T, B, ACTORS = 8, 4, 2
 STEPS = 12 * T * B * ACTORS
-PPO = {"name": "ppo", "unroll": T, "batch_size": 32, "epochs": 1, "final_rate": 0.1}
+PPO = {"name": "ppo", "unroll": T, "batch_size": 16, "epochs": 2, "final_rate": 0.1}
 NORMALISED = {**PPO, "normalise_obs": True, "normalise_reward": True}
 A2C = {"name": "a2c", "unroll": T, "final_rate": 0.1}
 DQN = {"name": "dqn", "unroll": T, "batch_size": 16, "warmup": 40, "capacity": 300, "every": 16}
@@ -81,7 +81,11 @@ def stopped(out: Path, **settings: Any) -> shoal.Run:
     return run
 
 
-@pytest.mark.parametrize("case", CASES)
+# What they change is changed in another case too, on the same learner.
+SLOW = ("sync, more actors", "lockstep", "two learners")
+
+
+@pytest.mark.parametrize("case", [pytest.param(case, marks=pytest.mark.slow if case in SLOW else ()) for case in CASES])
 def test_a_run_goes_on_by_the_steps_that_it_has_made(case: str, tmp_path: Path) -> None:
     settings, changes = CASES[case]
     half = stopped(tmp_path / "run", **settings)

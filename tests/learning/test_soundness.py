@@ -58,7 +58,9 @@ def same(one: Any, other: Any) -> bool:
     return all(np.array_equal(a, b) for a, b in pairs)
 
 
-@pytest.mark.parametrize("algo", ["a2c", "ppo", "reinforce"])
+@pytest.mark.parametrize(
+    "algo", ["ppo", *(pytest.param(name, marks=pytest.mark.slow) for name in ("a2c", "reinforce"))]
+)
 def test_a_step_too_far_is_not_made(algo: str) -> None:
     blueprint = blueprint_of(algo, learning_rate=1e30, normalise_obs=True, normalise_reward=True)
     states, faults, _ = made(blueprint, *(unroll(blueprint, seed) for seed in range(3)))

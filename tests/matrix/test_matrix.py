@@ -58,7 +58,7 @@ def train(out: Path, topology: str, runtime: str, algo: str = "ppo", **settings:
     return shoal.train(
         "Pendulum-v1" if algo in CONTINUOUS else "CartPole-v1",
         algo={"name": algo, "unroll": T, **own},
-        net={"hidden": (16,)},
+        net={"hidden": (8,)},
         topology={
             "name": topology,
             **({"predictors": 1, "trainers": 1, "adjust": False} if topology == "ga3c" else {}),

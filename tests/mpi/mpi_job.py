@@ -49,7 +49,7 @@ class Job:
     def train(cls, folder: Path, ranks: int, *words: str) -> Job:
         return cls(folder, ranks, "-m", "shoal", "train", *words)
 
-    def end(self, seconds: float = 120) -> int:
+    def end(self, seconds: float = 240) -> int:
         """The exit code; a job that does not end is killed, and the test fails."""
         try:
             return self.process.wait(seconds)

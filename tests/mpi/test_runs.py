@@ -105,7 +105,10 @@ def test_a_lost_rank_ends_the_job_and_resume_goes_on(tmp_path: Path) -> None:
     assert resumed.lines[-1]["stopped"] and resumed.lines[-1]["env_steps"] >= steps + 1000
 
 
-@pytest.mark.parametrize(("topology", "ranks", "full"), [("sync", 2, 200), ("shared_params", 3, 100)])
+@pytest.mark.parametrize(
+    ("topology", "ranks", "full"),
+    [pytest.param("sync", 2, 200, marks=pytest.mark.slow), ("shared_params", 3, 100)],  # these have one a worker
+)
 def test_the_replay_is_there_again_after_a_resume(topology: str, ranks: int, full: int, tmp_path: Path) -> None:
     words = ["--runtime", "mpi", "--algo", "dqn", "--algo.capacity", "200", "--algo.warmup", "32", "--quiet"]
     words += ["--topology", topology]

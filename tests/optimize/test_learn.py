@@ -97,6 +97,7 @@ def test_a_shifted_sphere_is_learnt_in_seconds(tmp_path: Path) -> None:
     assert (tmp_path / "run" / "summary.json").exists() and (tmp_path / "run" / "config.json").exists()
 
 
+@pytest.mark.slow
 def test_a_python_function_under_threads(tmp_path: Path) -> None:
     learnt = quick(line(), tmp_path / "run", runtime="threads", steps=600)
     assert gap(learnt, lowest) < 0.15
@@ -147,6 +148,7 @@ def test_several_devices_give_one_robust_law(tmp_path: Path) -> None:
     assert found["worst"] == pytest.approx(0.2 / 3, abs=0.09)  # 2 (x + 0.2) = 0.6 - x
 
 
+@pytest.mark.slow
 def test_a_noisy_function_is_learnt_through_its_noise(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
 

@@ -111,6 +111,26 @@ def test_a_lock_that_was_opened_before_its_holder_left_is_not_the_folders(
     assert not list(tmp_path.iterdir()), "nothing is left behind"
 
 
+def test_who_looks_keeps_nobody_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another process asks who holds the lock at the very moment when it is taken."""
+    real, looks = fcntl.flock, [os.open(tmp_path / "run.lock", os.O_RDWR | os.O_CREAT) for _ in range(3)]
+    for look in looks:
+        real(look, fcntl.LOCK_SH)
+
+    def looked(descriptor: int, how: int) -> None:
+        try:
+            real(descriptor, how)
+        finally:
+            if looks:
+                os.close(looks.pop())
+
+    monkeypatch.setattr(fcntl, "flock", looked)
+    with RunLock(tmp_path):
+        monkeypatch.setattr(fcntl, "flock", real)
+        assert taken(tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
 def test_a_holder_that_has_not_said_who_it_is(tmp_path: Path) -> None:
     with RunLock(tmp_path):
         (tmp_path / "run.lock").write_bytes(b"")

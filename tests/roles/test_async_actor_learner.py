@@ -26,7 +26,7 @@ def run_on(steps: Any, waiting: Any) -> Any:
 
 def test_the_last_words_of_an_actor_wait_for_room() -> None:
     topology = {"name": "actor_learner", "stream": "window", "actor_unrolls": UNROLLS, "batch_unrolls": 1}
-    settings = {"backend": "jax", "algo": {"name": "a2c", "unroll": T}, "net": {"hidden": (4,)}, "envs": B}
+    settings = {"backend": "jax", "algo": {"name": "a2c", "unroll": T}, "net": {"hidden": (8,)}, "envs": B}
     plan = resolve("CartPole-v1", {**settings, "topology": topology, "runtime": "inline", "actors": 1, "steps": 10**6})
     blueprint = make_blueprint(plan, None, None)
     program = plan.topology_class(plan.topology).program(blueprint)

@@ -14,14 +14,14 @@ from shoal.launch.compose import make_blueprint
 from shoal.runtimes.memory import Place, Silent, plain_ports, private_arena
 from shoal.runtimes.session import attempt, resume
 
-T, B = 4, 2
+T, B = 8, 4
 
 
 class Crew:
     """Roles in turn, each with an end of its own at every port, so that one may die and another come in its place."""
 
     def __init__(self, **topology: Any) -> None:
-        settings = {"backend": "jax", "algo": {"name": "a2c", "unroll": T}, "net": {"hidden": (4,)}, "envs": B}
+        settings = {"backend": "jax", "algo": {"name": "a2c", "unroll": T}, "net": {"hidden": (8,)}, "envs": B}
         settings |= {"topology": {"name": "actor_learner", **topology}, "runtime": "inline", "actors": 2, "learners": 2}
         plan = resolve("CartPole-v1", {**settings, "steps": 1000 * T * B})
         self.program = plan.topology_class(plan.topology).program(make_blueprint(plan, None, None))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import partial
 from itertools import product
 from pathlib import Path
@@ -60,12 +60,17 @@ def learn(
 
 
 def identities() -> Iterator[Any]:
-    """Every algorithm on every kind of space that it can have; `make test` runs all of PPO's, and the plainest and the most mixed
-    of the others."""
+    """Every algorithm on every kind of space that it can have; `make test` runs the plainest for each, and two more for PPO: with
+    it they share everything but the loss."""
     for kind, algo in product(PARTS, SETTINGS):
         if algo != "dqn" or kind == "Discrete":  # action values need one Discrete space
-            slow = algo != "ppo" and kind not in ("Discrete", "mixed")
-            yield pytest.param(kind, algo, marks=pytest.mark.slow if slow else ())
+            quick = kind in (("Discrete", "Box", "mixed") if algo == "ppo" else ("Discrete",))
+            yield pytest.param(kind, algo, marks=() if quick else pytest.mark.slow)
+
+
+def mostly_slow(cases: Iterable[Any], *quick: Any) -> list[Any]:
+    """All cases, of which `make test` runs these: each compiles a training of its own, which takes longer than to train."""
+    return [case if case in quick else pytest.param(case, marks=pytest.mark.slow) for case in cases]
 
 
 @pytest.mark.parametrize(("kind", "algo"), list(identities()))
@@ -74,7 +79,7 @@ def test_identity(kind: str, algo: str, tmp_path: Path) -> None:
     assert learn(Identity(kind), tmp_path, algo, steps, gamma=0.0) > 8 * 0.85
 
 
-@pytest.mark.parametrize("algo", SETTINGS)
+@pytest.mark.parametrize("algo", mostly_slow(SETTINGS, "ppo", "dqn"))
 def test_bandit(algo: str, tmp_path: Path) -> None:
     assert learn(Bandit(), tmp_path, algo, 60_000) > 0.85
 
@@ -104,7 +109,7 @@ def test_chain_without_looking_ahead_takes_what_is_near(tmp_path: Path) -> None:
     assert learn(Chain(), tmp_path, "ppo", 60_000, gamma=0.0) < 2
 
 
-@pytest.mark.parametrize("cell", ["lstm", "gru"])
+@pytest.mark.parametrize("cell", mostly_slow(["lstm", "gru"], "lstm"))
 def test_a_cell_remembers(cell: str, tmp_path: Path) -> None:
     assert learn(Recall(), tmp_path, "ppo", 150_000, net={"cell": cell, "cell_size": 16}) > 0.9
 
@@ -119,9 +124,7 @@ def test_pictures(tmp_path: Path) -> None:
     assert learn(Picture(), tmp_path / "dqn", "dqn", 15_000, net=net, gamma=0.0) > 8 * 0.9
 
 
-@pytest.mark.parametrize(
-    "kind", [pytest.param(kind, marks=() if kind in ("Tuple", "Dict") else pytest.mark.slow) for kind in SPACES]
-)
+@pytest.mark.parametrize("kind", mostly_slow(SPACES, "Dict"))
 def test_gymnasium_spaces(kind: str, tmp_path: Path) -> None:
     env = partial(Mirror, kind)
     assert learn(env, tmp_path, "ppo", 40_000, "inline", gamma=0.0, normalise_obs=True) > 8 * 0.8

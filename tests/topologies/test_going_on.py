@@ -11,7 +11,7 @@ import pytest
 import shoal
 from shoal.acting import collector, inference
 
-T, B = 4, 2
+T, B = 8, 4
 QUIET: dict[str, Any] = {"eval_episodes": 0, "sinks": ("jsonl",), "quiet": True, "report": False}
 A2C = {"name": "a2c", "unroll": T}
 GA3C = {"name": "ga3c", "predictors": 1, "trainers": 1, "adjust": False}
@@ -53,11 +53,11 @@ def drawn(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
 def test_keys_go_on(
     topology: Any, runtime: str, algo: Any, changes: dict[str, Any], tmp_path: Path, drawn: list[bytes]
 ) -> None:
-    common = {"backend": "jax", "actors": 2, "envs": B, "net": {"hidden": (4,)}, "runtime": runtime, "algo": algo}
+    common = {"backend": "jax", "actors": 2, "envs": B, "net": {"hidden": (8,)}, "runtime": runtime, "algo": algo}
     common["report_every"] = 1  # so that the stop comes soon
     stop = [lambda report: report.env_steps >= 20 * T * B]
     run = shoal.train(
-        "CartPole-v1", out=tmp_path / "run", steps=400 * T * B, callbacks=stop, topology=topology, **common, **QUIET
+        "CartPole-v1", out=tmp_path / "run", steps=120 * T * B, callbacks=stop, topology=topology, **common, **QUIET
     )
     before = set(drawn)
     drawn.clear()

@@ -61,7 +61,7 @@ def train(
     settings: dict[str, Any] = {
         "env": "CartPole-v1",
         "backend": "auto" if CASES[case].get("env") else "gymnasium",
-        "net": {"hidden": (16,)},
+        "net": {"hidden": (8,)},
         **CASES[case],
         **more,
     }
