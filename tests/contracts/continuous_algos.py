@@ -32,7 +32,7 @@ def make(name: str, spec: EnvSpec = SPEC, layer_norm: bool = False, **settings: 
 @cache
 def begin(algorithm: Any) -> Any:
     """Weights that are not symmetric, and targets that differ from them."""
-    state, rng = jax.jit(algorithm.init)(jax.random.key(1)), np.random.default_rng(2)
+    state, rng = algorithm.init(jax.random.key(1)), np.random.default_rng(2)
 
     def loud(tree: Any) -> Any:
         return jax.device_put(jax.tree.map(lambda p: np.asarray(p + 0.5 * rng.normal(size=p.shape), np.float32), tree))
@@ -65,15 +65,14 @@ def drawn(seed: int = 0, weight: np.ndarray | None = None) -> Drawn:
     return Drawn(rows, np.ones(N, np.float32) if weight is None else weight)
 
 
-@cache
 def stepping(algorithm: Any) -> Any:
-    """(state, Drawn, seed) -> (gradients, feedback, state after them)."""
+    """(state, Drawn, seed) -> (gradients, feedback, state after them). Op by op: to compile it takes ten times as long."""
 
     def one(state: Any, batch: Drawn, seed: Any) -> Any:
         grads, feedback = algorithm.gradients(state, batch, jax.random.key(seed))
         return grads, feedback, apply(algorithm, state, grads, feedback.moved)
 
-    return jax.jit(one)
+    return one
 
 
 def bits(tree: Any) -> list[bytes]:
