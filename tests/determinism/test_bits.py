@@ -23,6 +23,7 @@ from shoal.runtimes import RUNTIMES
 N, T, B, ACTORS = 6, 8, 4, 2
 PPO = {"name": "ppo", "unroll": T, "batch_size": 16, "epochs": 2, "final_rate": 0.1}
 DQN = {"name": "dqn", "unroll": T, "batch_size": 16, "warmup": 40, "capacity": 300, "every": 4, "target_every": 20}
+OFF_POLICY = {"unroll": T, "batch_size": 16, "warmup": 40, "capacity": 300, "updates_per_step": 0.5}
 CASES: dict[str, dict[str, Any]] = {
     "envpool": {"env": "CartPole-v1", "backend": "envpool", "algo": PPO},
     "normalised": {
@@ -34,6 +35,8 @@ CASES: dict[str, dict[str, Any]] = {
     "recurrent": {"env": Walk, "algo": PPO, "net": {"hidden": (8,), "cell": "gru", "cell_size": 8}},
     "a2c": {"env": "CartPole-v1", "backend": "gymnasium", "algo": {"name": "a2c", "unroll": T}},
     "dqn": {"env": "CartPole-v1", "backend": "envpool", "algo": DQN},
+    "sac": {"env": "Pendulum-v1", "backend": "jax", "algo": {"name": "sac", **OFF_POLICY, "normalise_obs": True}},
+    "td3": {"env": "Pendulum-v1", "backend": "jax", "algo": {"name": "td3", **OFF_POLICY, "noise": "ou"}},
     "prioritized": {
         "env": Walk,
         "algo": {**DQN, "replay": "prioritized", "n_step": 3, "normalise_obs": True, "normalise_reward": True},
@@ -85,6 +88,8 @@ SHORT = [  # each case, and each runtime with overlap and without
     ("a2c", "threads", True),
     ("dqn", "threads", True),
     ("dqn", "processes", False),
+    ("sac", "threads", True),
+    ("td3", "processes", False),
     ("prioritized", "threads", False),
 ]
 LONG = [

@@ -26,6 +26,10 @@ INLINE = {"runtime": "inline", "topology": "sync", "actors": ACTORS}
 FUSED = {"runtime": "fused", "topology": "sequential", "actors": 1}
 DQN = {"name": "dqn", "unroll": T, "batch_size": 16, "warmup": 40, "capacity": 150, "every": 4, "target_every": 20}
 PRIORITIZED = {**DQN, "replay": "prioritized", "n_step": 3, "normalise_obs": True, "normalise_reward": True}
+OFF_POLICY = {"unroll": T, "batch_size": 16, "warmup": 40, "capacity": 150, "updates_per_step": 0.25}
+DDPG = {"name": "ddpg", **OFF_POLICY, "warmup": 120, "replay": "prioritized", "warmup_noise": "ar1"}
+SAC = {"name": "sac", **OFF_POLICY, "normalise_obs": True, "normalise_reward": True}
+TD3 = {"name": "td3", **OFF_POLICY, "warmup": 20}
 CASES: dict[str, dict[str, Any]] = {
     "jax": {"env": "CartPole-v1", "backend": "jax", "algo": PPO, "net": MLP, **INLINE},
     "gymnasium": {"env": "CartPole-v1", "backend": "gymnasium", "algo": NORMALISED, "net": MLP, **INLINE},
@@ -41,6 +45,9 @@ CASES: dict[str, dict[str, Any]] = {
         "net": MLP,
         "topology": {"name": "actor_learner", "max_lag": 0},
     },
+    "noise": {"env": "Pendulum-v1", "backend": "jax", "algo": DDPG, "net": MLP, **INLINE},
+    "temperature": {"env": "Pendulum-v1", "backend": "jax", "algo": SAC, "net": MLP, **INLINE},
+    "fused replay": {"env": "Pendulum-v1", "algo": TD3, "net": MLP, **FUSED},
     "fused": {"env": "CartPole-v1", "algo": NORMALISED, "net": MLP, **FUSED},
     "fused recurrent": {"env": "CartPole-v1", "algo": PPO, "net": GRU, **FUSED},
 }
