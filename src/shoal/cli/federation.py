@@ -31,8 +31,11 @@ PASSED = ("topology", "runtime", "actors", "envs", "backend", "learners")
 
 
 def run(words: list[str]) -> int:
-    if not words or words[0] in ("--help", "-h"):
-        print(help_of(USAGE) if words else USAGE, end="\n" if words else "")
+    if not words:
+        print(USAGE, end="")
+        return 0
+    if words[0].startswith("-") and {"--help", "-h"} & set(words):
+        print(help_of(USAGE))
         return 0
     command, *rest = words
     if command not in COMMANDS:

@@ -94,10 +94,10 @@ def rule_of(config: FederationConfig, fields: Mapping[str, Any]) -> Any:
 def told(plan: Plan, config: FederationConfig, topology: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """What the welcome tells a child: environment, algorithm, net, topology, budget, seed, when to exchange.
 
-    Of the topology, the name and what `topology` sets: the rest may depend on where a child runs.
+    Of the topology, what `topology` sets, if anything: the rest depends on where a child runs.
     """
     whole = plan.as_dict()
-    whole["topology"] = {**(topology or {}), "name": whole["topology"]["name"]}
+    whole["topology"] = {**topology, "name": whole["topology"]["name"]} if topology else None
     settings: dict[str, Any] = {"env": whole["env"], **{name: whole[name] for name in TOLD}}
     assert plan.settings.steps is not None
     if config.expect > 1 or config.updates is not None:
