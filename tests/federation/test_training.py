@@ -127,6 +127,30 @@ def test_weights_travel_smaller(tmp_path: Path, encoding: Any) -> None:
     assert family.summary["bytes_up"] < 0.8 * plain and family.summary["rejected"] == 0
 
 
+def test_weights_travel_by_datagrams(tmp_path: Path) -> None:
+    federation = FederationConfig(every_updates=1, eval_every=0, transport="udp", updates=30)
+    family = train(tmp_path, {"one": {}, "two": {}}, algo=A2C, federation=federation)
+    assert family.summary["updates"] == 30 and family.summary["children"] == 2 and family.summary["bytes_up"] > 0
+    assert {joined.result.ended for joined in family.children.values()} == {"stopped"}  # asked for on the connection
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"federation": {"rule": "median"}}, "cannot miss slices"),
+        ({"federation": {"encoding": "int8"}}, "datagrams carry float32"),
+        ({"federation": {"moments": "travel"}}, "weights alone"),
+        ({"algo": PPO}, "normalises observations"),
+        ({"until_return": 5.0}, "use --until-eval"),
+    ],
+)
+def test_what_no_datagram_carries_is_refused(changes: dict[str, Any], said: str, tmp_path: Path) -> None:
+    federation = FederationConfig(transport="udp", **changes.pop("federation", {}))
+    with pytest.raises(BadInput, match=said):
+        parent_of(tmp_path / "run", **{"algo": A2C, "federation": federation, **changes})
+    assert not (tmp_path / "run").exists()
+
+
 def test_a_parent_refused_leaves_no_folder(tmp_path: Path) -> None:
     with parent_of(tmp_path / "one", algo=A2C, steps=100) as parent:
         port = parent.url.rpartition(":")[2]

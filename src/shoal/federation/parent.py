@@ -20,6 +20,7 @@ from shoal.core.program import Fault
 from shoal.experiment import Plan, nest, resolve
 from shoal.federation import state as states
 from shoal.federation.addresses import address_of, check_bind, server_tls
+from shoal.federation.datagrams import RULES as DATAGRAM_RULES
 from shoal.federation.guard import Guard, Limits, Tokens
 from shoal.federation.hub import Federation, Hub
 from shoal.federation.judging import Judged, Judging
@@ -85,6 +86,8 @@ class Parent:
         settle_process()
         first = initial_state(self.plan)
         self.vectors = StateVectors(first, moments=self.config.moments == "travel")
+        if self.config.transport == "udp":
+            self._check_datagrams(bool(children))
         self._algorithm = make_algorithm(self.plan)
         topology = nest(settings).get("topology", {}) or (known.topology if known is not None else {})
         start = states.start(
@@ -137,6 +140,26 @@ class Parent:
         stored = known.plan(given)
         return resolve(stored.pop("env") if env is None else env, stored)
 
+    def _check_datagrams(self, dials: bool) -> None:
+        """Raise `BadInput` for what does not travel by datagrams: a datagram holds weights and nothing else."""
+        config, settings = self.config, self.plan.settings
+        for wrong, what in (
+            (config.rule not in DATAGRAM_RULES, f"--rule {config.rule} cannot miss slices"),
+            (dials, "--children: a parent that dials has no address for them"),
+            (config.encoding != "float32", f"--encoding {config.encoding}: datagrams carry float32"),
+            (config.moments == "travel", "--moments travel: datagrams carry weights alone"),
+            (
+                self.vectors.observed > 0,
+                f"{settings.algo} normalises observations, whose statistics are in no datagram",
+            ),
+            (
+                settings.until_return is not None,
+                "--until-return: returns of episodes are in no datagram; use --until-eval",
+            ),
+        ):
+            if wrong:
+                raise BadInput(f"--transport udp and {what}")
+
     def __enter__(self) -> Self:
         try:
             stack = self._stack
@@ -150,7 +173,15 @@ class Parent:
                     f"cannot write a checkpoint in {str(self.folder.folder.path)!r}: a parent needs one to begin"
                 )
             self.hub.stored(arrays)  # the versions that it reserves may be given out
-            self._serving = stack.enter_context(Serving(self.hub, self._address, tls=self._tls, children=self._dialled))
+            self._serving = stack.enter_context(
+                Serving(
+                    self.hub,
+                    self._address,
+                    tls=self._tls,
+                    children=self._dialled,
+                    datagrams=self.config.transport == "udp",
+                )
+            )
         except BaseException as error:
             self._stack.close()
             if isinstance(error, BadInput):

@@ -42,6 +42,8 @@ class ExchangeConfig:
     """go on training while an exchange is under way; without, the child waits for the answer, as the thesis does"""
     encoding: Literal["float32", "float16", "int8"] = "float32"
     """how weights travel"""
+    transport: Literal["websocket", "udp"] = "websocket"
+    """by what weights travel"""
 
     @property
     def episodes(self) -> int:
@@ -75,6 +77,8 @@ class FederationConfig:
     """children go on training while an exchange is under way; without, they wait for the answer"""
     encoding: Literal["float32", "float16", "int8"] = "float32"
     """how weights travel: int8 is 3.94 times smaller than float32"""
+    transport: Literal["websocket", "udp"] = "websocket"
+    """by what weights travel: udp for a LAN, where a lost slice is only missed and nothing is resent"""
 
     def __post_init__(self) -> None:
         if self.rule not in RULES:
