@@ -19,6 +19,7 @@ OPTIONS = ("seeds", "out")
 # Who runs experiments: the first word of a spec's `runner = "room:name"`. Each module has RUNNERS, by name.
 ROOMS = {
     "compare": "shoal.studies.compare",
+    "federation": "shoal.federation.experiments",
     "horizons": "shoal.studies.horizons",
     "optimize": "shoal.optimize.experiments",
     "tuning": "shoal.tuning.experiments",
