@@ -8,6 +8,7 @@ with Parent("CartPole-v1", algo="a2c", steps=200_000, bind="127.0.0.1:7777") as 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import queue
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -20,7 +21,6 @@ from shoal.core.program import Fault
 from shoal.experiment import Plan, nest, resolve
 from shoal.federation import state as states
 from shoal.federation.addresses import address_of, check_bind, server_tls
-from shoal.federation.datagrams import RULES as DATAGRAM_RULES
 from shoal.federation.guard import Guard, Limits, Tokens
 from shoal.federation.hub import Federation, Hub
 from shoal.federation.judging import Judged, Judging
@@ -29,7 +29,7 @@ from shoal.federation.parent_folder import ParentFolder, Settled
 from shoal.federation.parent_panel import ParentPanel, Shown
 from shoal.federation.server import Dialled
 from shoal.federation.serving import Serving
-from shoal.federation.settings import FederationConfig, rule_of, told
+from shoal.federation.settings import FederationConfig, check_datagrams, rule_of, told
 from shoal.federation.vectors import StateVectors
 from shoal.launch.checks import IN_A_ROW, NICE
 from shoal.launch.compose import initial_state, make_algorithm
@@ -82,12 +82,12 @@ class Parent:
         self._tls = server_tls(Path(cert) if cert else None, Path(key) if key else None)
         if self._address is not None:
             check_bind(self._address.host, tls=self._tls is not None, token=True)
-        self.plan = self._planned(env, known, settings)
+        self.plan = self._planned(env, known, settings, self.config)
         settle_process()
         first = initial_state(self.plan)
         self.vectors = StateVectors(first, moments=self.config.moments == "travel")
         if self.config.transport == "udp":
-            self._check_datagrams(bool(children))
+            check_datagrams(self.config, self.plan, self.vectors.observed, dials=bool(children))
         self._algorithm = make_algorithm(self.plan)
         topology = nest(settings).get("topology", {}) or (known.topology if known is not None else {})
         start = states.start(
@@ -131,34 +131,21 @@ class Parent:
         self._stack = contextlib.ExitStack()
 
     @staticmethod
-    def _planned(env: Any, known: Settled | None, settings: Mapping[str, Any]) -> Plan:
+    def _planned(env: Any, known: Settled | None, settings: Mapping[str, Any], config: FederationConfig) -> Plan:
+        """The run that is told to the children. Where nothing is said, its budget is the tuned one for each that is expected."""
         given = {name: value for name, value in settings.items() if value is not None}
         if known is None:
             if env is None:
                 raise BadInput("no environment: give an id such as LunarLander-v3, or --resume RUN")
-            return resolve(env, {"eval_episodes": 500, **given})
+            plan = resolve(env, {"eval_episodes": 500, **given})
+            assert plan.settings.steps is not None
+            if "steps" in given or config.expect == 1:
+                return plan
+            return dataclasses.replace(
+                plan, settings=dataclasses.replace(plan.settings, steps=plan.settings.steps * config.expect)
+            )
         stored = known.plan(given)
         return resolve(stored.pop("env") if env is None else env, stored)
-
-    def _check_datagrams(self, dials: bool) -> None:
-        """Raise `BadInput` for what does not travel by datagrams: a datagram holds weights and nothing else."""
-        config, settings = self.config, self.plan.settings
-        for wrong, what in (
-            (config.rule not in DATAGRAM_RULES, f"--rule {config.rule} cannot miss slices"),
-            (dials, "--children: a parent that dials has no address for them"),
-            (config.encoding != "float32", f"--encoding {config.encoding}: datagrams carry float32"),
-            (config.moments == "travel", "--moments travel: datagrams carry weights alone"),
-            (
-                self.vectors.observed > 0,
-                f"{settings.algo} normalises observations, whose statistics are in no datagram",
-            ),
-            (
-                settings.until_return is not None,
-                "--until-return: returns of episodes are in no datagram; use --until-eval",
-            ),
-        ):
-            if wrong:
-                raise BadInput(f"--transport udp and {what}")
 
     def __enter__(self) -> Self:
         try:
@@ -255,6 +242,8 @@ class Parent:
                 self._write(state, now)
             self._show(state, now)
             ended = self._over(state, judged)
+            if ended == "budget" and self._wants_judgement():
+                return self._last_judgement()
             if ended is not None:
                 return ended
             if now - saved >= self.plan.settings.checkpoint_every:
@@ -299,6 +288,17 @@ class Parent:
         if self._stop.requested:
             return self._stop.why
         return "children" if self._over_outside() else None
+
+    def _last_judgement(self) -> str:
+        """The budget is spent and the children have reached the goal: whether the parent's weights have, too."""
+        self._serving.call(lambda: setattr(self.hub, "stop", True))
+        while not self._stop.requested and not self._judging.failed:
+            judged = self._judging.look(self.hub.state, wanted=True)
+            if judged is not None:
+                self._note(judged)
+                return "solved" if self._over(self.hub.state, judged) == "solved" else "budget"
+            self._hear(LOOK)
+        return self._stop.why if self._stop.requested else "budget"
 
     def _solved(self, judged: Judged | None) -> str:
         self._solved_at = self._seconds()

@@ -17,6 +17,7 @@ from shoal.core import config as configs
 from shoal.core.config import NonNegative, NonNegativeFloat, Positive
 from shoal.core.errors import BadInput, nearest
 from shoal.experiment import AXES, Plan, merge
+from shoal.federation.datagrams import RULES as DATAGRAM_RULES
 from shoal.federation.rules import RULES
 
 TOLD = ("algo", "net", "topology", "steps", "schedule_steps", "seed", "life_ends", "max_bad_updates")
@@ -93,6 +94,21 @@ class FederationConfig:
 def rule_of(config: FederationConfig, fields: Mapping[str, Any]) -> Any:
     """The rule with its settings. `BadInput` for one that it has not, or a value that it refuses."""
     return configs.build(RULES[config.rule], fields, "rule.")
+
+
+def check_datagrams(config: FederationConfig, plan: Plan, observed: int, *, dials: bool) -> None:
+    """Raise `BadInput` for what does not travel by datagrams: a datagram holds weights and nothing else."""
+    algo, goal = plan.settings.algo, plan.settings.until_return
+    for wrong, what in (
+        (config.rule not in DATAGRAM_RULES, f"--rule {config.rule} cannot miss slices"),
+        (dials, "--children: a parent that dials has no address for them"),
+        (config.encoding != "float32", f"--encoding {config.encoding}: datagrams carry float32"),
+        (config.moments == "travel", "--moments travel: datagrams carry weights alone"),
+        (observed > 0, f"{algo} normalises observations, whose statistics are in no datagram"),
+        (goal is not None, "--until-return: returns of episodes are in no datagram; use --until-eval"),
+    ):
+        if wrong:
+            raise BadInput(f"--transport udp and {what}")
 
 
 def told(plan: Plan, config: FederationConfig, topology: Mapping[str, Any] | None = None) -> dict[str, Any]:
