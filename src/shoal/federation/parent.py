@@ -39,7 +39,7 @@ from shoal.process.device import settle_process
 from shoal.process.lock import RunLock
 from shoal.process.signals import StopRequest
 from shoal.run.history import Course
-from shoal.run.sinks import open_sinks
+from shoal.run.sinks import check_sinks, open_sinks
 from shoal.runtimes.threads import aside
 
 LOOK = 0.05  # seconds that the loop waits for a push at most
@@ -83,6 +83,7 @@ class Parent:
         if self._address is not None:
             check_bind(self._address.host, tls=self._tls is not None, token=True)
         self.plan = self._planned(env, known, settings, self.config)
+        check_sinks(self.plan.settings.sinks)
         settle_process()
         first = initial_state(self.plan)
         self.vectors = StateVectors(first, moments=self.config.moments == "travel")
@@ -186,7 +187,7 @@ class Parent:
         """Where children dial; empty for a parent that only dials."""
         return self._serving.url
 
-    def run(self, after: Callable[[Evaluator], None] | None = None) -> dict[str, Any]:
+    def run(self) -> dict[str, Any]:
         """Serve to the end, evaluate, and write the summary, which is returned."""
         settings, folder = self.plan.settings, self.folder.folder
         title = f"{self.plan.source.name} {settings.algo}, {self.config.rule}"
@@ -211,7 +212,11 @@ class Parent:
                         seed=settings.seed,
                         say=panel.say,
                     )
-                    ended = self._loop()
+                    try:
+                        ended = self._loop()
+                    except BaseException:
+                        self._save()  # whatever ends it
+                        raise
                     self._end(ended)
             summary = self._summary(ended)
             learner = self._learner()
@@ -219,8 +224,6 @@ class Parent:
             if ended in ("budget", "solved") and settings.eval_episodes:
                 with contextlib.suppress(KeyboardInterrupt), self._stop.interruptible():
                     self.folder.evaluate(evaluator, self._algorithm.actor_state(learner), summary)
-        if after is not None:
-            after(evaluator)
         return summary
 
     def _loop(self) -> str:
