@@ -55,6 +55,8 @@ def token(tmp_path: Path) -> str:
         (["parent", "CartPole-v1", "--children", "http://x"], "expected ws://HOST:PORT"),
         (["parent", "CartPole-v1", "--every-updates", "-1"], "--every-updates is '-1'"),
         (["parent", "CartPole-v1", "--alfa", "1"], "unknown option --alfa. Did you mean '--alpha'"),
+        (["parent", "CartPole-v1", "--sinks", "paper"], "unknown sink 'paper'"),
+        (["parent", "CartPole-v1", "--transport", "udp", "--rule", "median"], "--transport udp and --rule median"),
         (["parent"], "no environment"),
         (["parent", "--resume", "nowhere"], "there is no run 'nowhere'"),
         (["parent", "CartPole-v1", "--token-file", "/nowhere/token"], "cannot write the token file"),

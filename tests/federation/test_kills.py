@@ -194,6 +194,32 @@ def test_a_parent_that_is_asked_to_stop_says_so_and_goes_on_later(tmp_path: Path
 
 
 @pytest.mark.slow
+def test_a_local_child_that_is_refused_ends_all_and_leaves_nothing(tmp_path: Path) -> None:
+    words = ["federation", "local", "CartPole-v1", "--runtime", "fused", "--topology", "sync", "--quiet"]
+    with started(tmp_path, *words, "--out", str(tmp_path / "run")) as local:
+        assert local.process.wait(PATIENCE) == 2
+        assert (
+            local.said.startswith("shoal: child-") and "does not provide" in local.said and local.said.count("\n") == 1
+        )
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.slow
+def test_a_child_is_small(tmp_path: Path) -> None:
+    """With one actor it needs less than 350 MB, so that it fits beside a system on a Raspberry Pi of 512 MB."""
+    watched = Watched(tmp_path)
+    bind = ["--bind", f"127.0.0.1:{watched.port}"]
+    with started(tmp_path, "parent", "CartPole-v1", "--out", str(watched.run), *bind, *RUN) as parent:
+        until(watched.report, parent)
+        join = ["join", watched.url, "--token-file", str(watched.run / "token"), "--name", "one", *CHILD]
+        with started(tmp_path, *join, "--out", str(tmp_path / "child")) as child:
+            until(lambda: watched.pushes("one") > 20, child)
+            status_ = Path(f"/proc/{child.process.pid}/status").read_text()
+            peak = int(status_.partition("VmHWM:")[2].split()[0]) / 1024
+            assert peak < 350, f"{peak:.0f} MB"
+
+
+@pytest.mark.slow
 def test_fifty_kills(tmp_path: Path) -> None:
     """Parent and children are killed at 50 random moments, and begin again each time."""
     generator, watched = random.Random(0), Watched(tmp_path)

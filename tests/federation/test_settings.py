@@ -13,7 +13,7 @@ from shoal.federation.settings import FederationConfig, rule_of, seed_of, told, 
 
 def settings(**changes: Any) -> dict[str, Any]:
     plan = resolve("CartPole-v1", {"algo": "a2c", "steps": 1000, "topology": "shared_params"})
-    return {**told(plan, FederationConfig(every_updates=3)), **changes}
+    return {**told(plan, FederationConfig(every_updates=3), {"name": "shared_params"}), **changes}
 
 
 def test_what_is_told_is_understood() -> None:
@@ -23,6 +23,12 @@ def test_what_is_told_is_understood() -> None:
     assert loose["steps"] == 1000 and loose["actors"] == "2" and loose["eval_episodes"] == 0
     assert exchange.every_updates == 3 and exchange.episodes == 0 and loose["report_every"] == 3
     assert loose["seed"] == seed_of(0, "one") != seed_of(0, "two")
+
+
+def test_a_topology_that_nobody_chose_is_left_to_the_child() -> None:
+    plan = resolve("CartPole-v1", {"algo": "a2c", "steps": 1000})
+    _, loose, _ = understood(told(plan, FederationConfig()), {"runtime": "fused"}, "one", trust=False)
+    assert "topology" not in loose and resolve("CartPole-v1", loose).settings.topology == "sequential"
 
 
 def test_a_child_chooses_its_topology_and_keeps_the_parents_without() -> None:

@@ -101,6 +101,22 @@ def test_the_parent_judges_its_weights_and_stops_at_the_goal(tmp_path: Path) -> 
     assert '"eval/return":' in lines and '"child/one/share":1.0' in lines
 
 
+def test_a_goal_that_is_reached_with_the_last_step_counts(tmp_path: Path) -> None:
+    """The budget is spent before an evaluation has confirmed the goal: it is waited for, and nothing more is taken in."""
+    steps = 500 * UNROLL * ENVS
+    family = train(tmp_path, {"one": {}}, algo=A2C, steps=steps, until_return=5.0)
+    assert family.summary["ended"] == "solved" and family.summary["solved_at_s"] is not None
+    assert family.summary["env_steps"] <= steps + UNROLL * ENVS
+
+
+def test_the_budget_is_the_tuned_one_for_each_child_that_is_expected(tmp_path: Path) -> None:
+    one = parent_of(tmp_path / "one", algo=A2C)
+    three = parent_of(tmp_path / "three", algo=A2C, federation=FederationConfig(expect=3))
+    assert three.plan.settings.steps == 3 * one.plan.settings.steps
+    told_ = three.hub.federation.settings
+    assert told_["steps"] == three.plan.settings.steps and told_["schedule_steps"] == one.plan.settings.steps
+
+
 def test_moments_travel(tmp_path: Path) -> None:
     federation = FederationConfig(every_updates=1, eval_every=0, moments="travel")
     family = train(tmp_path, {"one": {}}, algo=A2C, steps=STEPS, federation=federation, rule=SAME)
@@ -125,6 +141,30 @@ def test_weights_travel_smaller(tmp_path: Path, encoding: Any) -> None:
     family = train(tmp_path, {"one": {}}, algo=A2C, steps=STEPS, federation=federation)
     plain = 4 * family.parent.vectors.layout.size * family.summary["exchanges"]
     assert family.summary["bytes_up"] < 0.8 * plain and family.summary["rejected"] == 0
+
+
+def test_weights_travel_by_datagrams(tmp_path: Path) -> None:
+    federation = FederationConfig(every_updates=1, eval_every=0, transport="udp", updates=30)
+    family = train(tmp_path, {"one": {}, "two": {}}, algo=A2C, federation=federation)
+    assert family.summary["updates"] == 30 and family.summary["children"] == 2 and family.summary["bytes_up"] > 0
+    assert {joined.result.ended for joined in family.children.values()} == {"stopped"}  # asked for on the connection
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"federation": {"rule": "median"}}, "cannot miss slices"),
+        ({"federation": {"encoding": "int8"}}, "datagrams carry float32"),
+        ({"federation": {"moments": "travel"}}, "weights alone"),
+        ({"algo": PPO}, "normalises observations"),
+        ({"until_return": 5.0}, "use --until-eval"),
+    ],
+)
+def test_what_no_datagram_carries_is_refused(changes: dict[str, Any], said: str, tmp_path: Path) -> None:
+    federation = FederationConfig(transport="udp", **changes.pop("federation", {}))
+    with pytest.raises(BadInput, match=said):
+        parent_of(tmp_path / "run", **{"algo": A2C, "federation": federation, **changes})
+    assert not (tmp_path / "run").exists()
 
 
 def test_a_parent_refused_leaves_no_folder(tmp_path: Path) -> None:

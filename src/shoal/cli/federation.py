@@ -31,8 +31,11 @@ PASSED = ("topology", "runtime", "actors", "envs", "backend", "learners")
 
 
 def run(words: list[str]) -> int:
-    if not words or words[0] in ("--help", "-h"):
-        print(help_of(USAGE) if words else USAGE, end="\n" if words else "")
+    if not words:
+        print(USAGE, end="")
+        return 0
+    if words[0].startswith("-") and {"--help", "-h"} & set(words):
+        print(help_of(USAGE))
         return 0
     command, *rest = words
     if command not in COMMANDS:
@@ -86,7 +89,6 @@ def _local(words: list[str]) -> int:
     from shoal.federation.local import LocalChildren
     from shoal.federation.parent import Parent
     from shoal.launch.entry import say
-    from shoal.run.folder import RunFolder
 
     settings, env = settings_of(sorted_.settings, sorted_.own, [env])
     passed = {n: v for n, v in sorted_.settings.items() if n.partition(".")[0] in PASSED}
@@ -96,7 +98,7 @@ def _local(words: list[str]) -> int:
     out = sorted_.own.get("out")
     quiet = "quiet" in parsed.switches
     children: LocalChildren | None = None
-    with Parent(
+    parent = Parent(
         env,
         out=out,
         bind=sorted_.own.get("bind", "127.0.0.1:0"),
@@ -104,11 +106,15 @@ def _local(words: list[str]) -> int:
         over=lambda: children is not None and children.over(),
         **given,
         **about,
-    ) as parent:
-        folder: RunFolder = parent.folder.folder
-        with LocalChildren(count, folder.path / "children", flags, say) as children:
+    )
+    try:
+        with parent, LocalChildren(count, parent.folder.folder.path / "children", flags, say) as children:
             children.start(parent.url, parent.token_file)
             summary = parent.run()
+    except BadInput:
+        if not parent.hub.state.pushes and parent.folder.folder.path.exists():  # a child was refused: nothing is left
+            parent.folder.discard()
+        raise
     write_report(summary["run"], wanted="no-report" not in parsed.switches and not summary["stopped"])
     finished(summary, quiet=quiet, json="json" in parsed.switches)
     return 0

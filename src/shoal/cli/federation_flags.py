@@ -93,12 +93,17 @@ def write_report(run: str, *, wanted: bool) -> None:
 
 
 def help_of(usage: str) -> str:
-    """The usage, then the settings of a federation and of its rules."""
+    """The usage, then the settings of a federation, of its rules and of the run."""
     from shoal.cli.listing import describe
+    from shoal.experiment import Settings
     from shoal.federation.rules import RULES
     from shoal.federation.settings import FederationConfig
 
     parts = [usage, "settings of the federation", describe(FederationConfig, "")]
     for name, rule in RULES.items():
         parts += [f"settings of rule {name}: {rule.about}", describe(rule, "rule.")]
+    parts += [
+        "settings of the run; those of its algorithm and net are as in `shoal train --help`",
+        describe(Settings, ""),
+    ]
     return "\n".join(parts)

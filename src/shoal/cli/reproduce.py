@@ -19,6 +19,7 @@ OPTIONS = ("seeds", "out")
 # Modules that run experiments, by the first word of a spec's `runner = "room:name"`. Each has RUNNERS, by name.
 ROOMS = {
     "compare": "shoal.studies.compare",
+    "federation": "shoal.federation.experiments",
     "horizons": "shoal.studies.horizons",
     "optimize": "shoal.optimize.experiments",
     "tuning": "shoal.tuning.experiments",

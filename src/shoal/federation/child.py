@@ -98,7 +98,7 @@ def join(
                 if exchange.encoding != encoding:  # the hello names it: say it again
                     encoding = exchange.encoding
                     continue
-                return _train(link, courier, child, plan, exchange, out, quiet, say)
+                return _train(link, courier, child, url or "", plan, exchange, out, quiet, say)
     except Lost as error:
         raise BadInput(str(error)) from None
 
@@ -113,6 +113,7 @@ def _train(
     link: Link,
     courier: Courier,
     child: str,
+    url: str,
     plan: Plan,
     exchange: ExchangeConfig,
     out: str | Path | None,
@@ -124,7 +125,9 @@ def _train(
     settle_process()
     vectors = StateVectors(initial_state(plan), moments=bool(welcome.moments))
     check_same(welcome, vectors, plan)
-    courier.architecture = vectors.architecture
+    courier.architecture, link.datagrams = vectors.architecture, exchange.transport == "udp"
+    if link.datagrams and not url:
+        raise BadInput("--listen: a parent that dials sends no datagrams")
     link.give(None)
     begun = link.take(FIRST)
     if begun is None or begun.weights is None:

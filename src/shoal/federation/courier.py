@@ -40,6 +40,7 @@ class Exchanged(NamedTuple):
     moments: Mapping[str, np.ndarray] = {}
     applied: bool | None = None  # of a push: False if it had been applied before
     stop: bool = False  # training is over
+    missing: np.ndarray | None = None  # [P] bool: which weights did not arrive, by datagrams
 
 
 class _Open(NamedTuple):

@@ -30,7 +30,7 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 
 from shoal.core.errors import BadInput
-from shoal.federation import state
+from shoal.federation import state, wire
 from shoal.federation.courier import Update
 from shoal.federation.guard import check_scale, scale_of
 from shoal.federation.hub import Hub
@@ -178,6 +178,8 @@ class DatagramHub:
 
     def _apply(self, child: str, key: bytes, one: Gathered, now: float) -> list[tuple[bytes, Any]]:
         hub, before = self.hub, self.hub.state
+        if hub.stop:
+            return []
         try:
             hub.guard.pace(child, one.values.nbytes, now)
             if hub.guard.quarantined(child):
@@ -190,7 +192,20 @@ class DatagramHub:
         except Violation as violation:
             hub.guard.count(violation, child)
             return []
-        answer = slices(DOWN, child, key, one.sequence, hub.state.version, hub.state.weights)
+        hub.heard(
+            wire.Push(
+                child=child,
+                sequence=one.sequence,
+                base=one.version,
+                architecture=hub.federation.architecture,
+                episodes=one.episodes,
+                steps=one.steps,
+            )
+        )
+        answer = list(slices(DOWN, child, key, one.sequence, hub.state.version, hub.state.weights))
+        links = hub.links(child)
+        links.bytes_up += int(one.there.sum()) * 4
+        links.bytes_down += sum(len(datagram) for datagram in answer)
         return [(datagram, self._addresses[child]) for datagram in answer]
 
 

@@ -173,6 +173,9 @@ class ExchangeDriver:
             self._start = pushed.weights  # the change until then is with the parent
             return now
         beta = self._welcome.beta
+        if got.missing is not None:  # slices that were lost: the child keeps its own there
+            got = got._replace(weights=np.where(got.missing, pushed.weights, got.weights))
+        assert got.weights is not None
         weights = now.weights
         if not np.array_equal(got.weights, pushed.weights):
             weights = adopt(now.weights, pushed.weights, got.weights, beta)

@@ -78,6 +78,7 @@ class Hub:
         self.open = self.greeting = 0  # connections, and those before their hello
         self.stop = False  # nothing more is taken in, and answers tell children to end
         self.heard: Callable[[wire.Push], None] = lambda push: None  # called with every push that was applied
+        self.greeted: Callable[[str, str], None] = lambda child, token: None  # called with every child that joins
         self._links: dict[str, Links] = {}
         self._numbers = numbers
         self._scale: tuple[int, Scale] = (-1, Scale(0.0, 0.0))  # of the weights of a version
@@ -116,6 +117,7 @@ class Hub:
             "env_steps": now.steps,
             "episodes": now.episodes,
             "pending": len(now.memory.pending),
+            "stop": self.stop,
             "rejected": sum(self.guard.refused.values()),
             "refused": dict(self.guard.refused),
             "children": [self._report_of(name, child) for name, child in sorted(now.children.items())],
@@ -338,6 +340,7 @@ class Session:
                 before.supersede()
             hub.sessions[hello.child] = self
             hub.state = state.joined(hub.state, hello.child)
+            hub.greeted(hello.child, hello.token)
         return Answer(wire.pieces(hub.welcome(hello.child)))
 
     def supersede(self) -> None:

@@ -19,16 +19,20 @@ import ssl
 import threading
 import time
 from collections import deque
+from collections.abc import Coroutine
 from concurrent.futures import Future
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
+from urllib.parse import urlsplit
 
 from shoal.core.errors import RunFailed, ShoalError
 from shoal.federation.addresses import Address
 from shoal.federation.client import Client, Listener, Lost, Refusal, join
 from shoal.federation.courier import Courier, Exchanged, Update
+from shoal.federation.datagrams import DatagramClient
 from shoal.federation.timeouts import AdaptiveTimeout, backoff
 
+ASK = 1.0  # seconds between two questions whether training is over, where answers are datagrams
 # The parent will not think better of these: dialling again is of no use.
 FINAL = frozenset({"token", "quarantined", "architecture", "run", "name", "protocol", "superseded"})
 
@@ -51,6 +55,7 @@ class Link:
         self.url = url or ""  # where the parent dials, once a child listens
         self.rejoined = 0
         self.connected = False
+        self.datagrams = False  # pushes travel by UDP, to the parent's own address
         self._bytes = (0, 0)  # of connections that have ended
         self._client: Client | None = None
         self.milliseconds: deque[float] = deque(maxlen=1024)  # of the last exchanges
@@ -58,6 +63,8 @@ class Link:
         self._timeout = AdaptiveTimeout()
         self._results: queue.SimpleQueue[Exchanged | ShoalError] = queue.SimpleQueue()
         self._busy = self._closing = False
+        self._udp: tuple[Client, DatagramClient] | None = None  # for the connection that it belongs to
+        self._asked = 0.0
         self._error: ShoalError | None = None  # why there is no link any more
         self._listens: Future[str] = Future()
         self._joined: Future[None] = Future()
@@ -173,6 +180,7 @@ class Link:
                 finally:
                     self.connected = False
                     self._bytes, self._client = (self.bytes_up, self.bytes_down), None
+                    await self._close_udp()
                     await client.close()
             except Lost:
                 if not self._joined.done() and listener is None:
@@ -188,6 +196,39 @@ class Link:
             return await listener.accept(self._timeout)
         return await join(self.url, self.courier, pin=self._pin, timeout=self._timeout)
 
+    def _begun(self, client: Client, update: Update | None) -> Coroutine[Any, Any, Exchanged]:
+        if update is None:
+            return client.pull()
+        return self._by_datagrams(client, update) if self.datagrams else client.push(update)
+
+    async def _by_datagrams(self, client: Client, update: Update) -> Exchanged:
+        """Push by UDP. What is lost is missed; whether training is over is asked for on the connection, now and then."""
+        if self._udp is None or self._udp[0] is not client:
+            await self._close_udp()
+            at, welcome = urlsplit(self.url), self.courier.welcome
+            assert welcome is not None and at.hostname is not None and at.port is not None
+            opened = await DatagramClient.open(
+                at.hostname,
+                at.port,
+                child=self.courier.child,
+                token=self.courier.hello().token,
+                size=welcome.size,
+                sequence=welcome.sequence,
+            )
+            self._udp, self._asked = (client, opened), time.monotonic()
+        got = await self._udp[1].exchange(update)
+        stop = False
+        if time.monotonic() - self._asked >= ASK:
+            stop, self._asked = bool((await client.status()).get("stop")), time.monotonic()
+        if got is None:
+            return Exchanged(update.base, None, stop=stop)
+        return Exchanged(got.version, got.values, applied=True, stop=stop, missing=~got.there)
+
+    async def _close_udp(self) -> None:
+        if self._udp is not None:
+            await self._udp[1].close()
+            self._udp = None
+
     async def _exchange(self, client: Client, open_job: list[Update | None]) -> None:
         """Serve what is given until the connection fails."""
         while True:
@@ -196,7 +237,7 @@ class Link:
                 open_job.append(await self._given.get())
                 began = time.perf_counter()
                 pushes = open_job[0] is not None
-                got = client.push(open_job[0]) if open_job[0] is not None else client.pull()
+                got = self._begun(client, open_job[0])
             else:
                 # The connection was lost on the way: the push may be open still, or applied without its answer.
                 pushes = self.courier.open

@@ -8,6 +8,7 @@ with Parent("CartPole-v1", algo="a2c", steps=200_000, bind="127.0.0.1:7777") as 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import queue
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -28,7 +29,7 @@ from shoal.federation.parent_folder import ParentFolder, Settled
 from shoal.federation.parent_panel import ParentPanel, Shown
 from shoal.federation.server import Dialled
 from shoal.federation.serving import Serving
-from shoal.federation.settings import FederationConfig, rule_of, told
+from shoal.federation.settings import FederationConfig, check_datagrams, rule_of, told
 from shoal.federation.vectors import StateVectors
 from shoal.launch.checks import IN_A_ROW, NICE
 from shoal.launch.compose import initial_state, make_algorithm
@@ -38,7 +39,7 @@ from shoal.process.device import settle_process
 from shoal.process.lock import RunLock
 from shoal.process.signals import StopRequest
 from shoal.run.history import Course
-from shoal.run.sinks import open_sinks
+from shoal.run.sinks import check_sinks, open_sinks
 from shoal.runtimes.threads import aside
 
 LOOK = 0.05  # seconds that the loop waits for a push at most
@@ -81,10 +82,13 @@ class Parent:
         self._tls = server_tls(Path(cert) if cert else None, Path(key) if key else None)
         if self._address is not None:
             check_bind(self._address.host, tls=self._tls is not None, token=True)
-        self.plan = self._planned(env, known, settings)
+        self.plan = self._planned(env, known, settings, self.config)
+        check_sinks(self.plan.settings.sinks)
         settle_process()
         first = initial_state(self.plan)
         self.vectors = StateVectors(first, moments=self.config.moments == "travel")
+        if self.config.transport == "udp":
+            check_datagrams(self.config, self.plan, self.vectors.observed, dials=bool(children))
         self._algorithm = make_algorithm(self.plan)
         topology = nest(settings).get("topology", {}) or (known.topology if known is not None else {})
         start = states.start(
@@ -128,12 +132,19 @@ class Parent:
         self._stack = contextlib.ExitStack()
 
     @staticmethod
-    def _planned(env: Any, known: Settled | None, settings: Mapping[str, Any]) -> Plan:
+    def _planned(env: Any, known: Settled | None, settings: Mapping[str, Any], config: FederationConfig) -> Plan:
+        """The run that is told to the children. Where nothing is said, its budget is the tuned one for each that is expected."""
         given = {name: value for name, value in settings.items() if value is not None}
         if known is None:
             if env is None:
                 raise BadInput("no environment: give an id such as LunarLander-v3, or --resume RUN")
-            return resolve(env, {"eval_episodes": 500, **given})
+            plan = resolve(env, {"eval_episodes": 500, **given})
+            assert plan.settings.steps is not None
+            if "steps" in given or config.expect == 1:
+                return plan
+            return dataclasses.replace(
+                plan, settings=dataclasses.replace(plan.settings, steps=plan.settings.steps * config.expect)
+            )
         stored = known.plan(given)
         return resolve(stored.pop("env") if env is None else env, stored)
 
@@ -150,7 +161,15 @@ class Parent:
                     f"cannot write a checkpoint in {str(self.folder.folder.path)!r}: a parent needs one to begin"
                 )
             self.hub.stored(arrays)  # the versions that it reserves may be given out
-            self._serving = stack.enter_context(Serving(self.hub, self._address, tls=self._tls, children=self._dialled))
+            self._serving = stack.enter_context(
+                Serving(
+                    self.hub,
+                    self._address,
+                    tls=self._tls,
+                    children=self._dialled,
+                    datagrams=self.config.transport == "udp",
+                )
+            )
         except BaseException as error:
             self._stack.close()
             if isinstance(error, BadInput):
@@ -168,7 +187,7 @@ class Parent:
         """Where children dial; empty for a parent that only dials."""
         return self._serving.url
 
-    def run(self, after: Callable[[Evaluator], None] | None = None) -> dict[str, Any]:
+    def run(self) -> dict[str, Any]:
         """Serve to the end, evaluate, and write the summary, which is returned."""
         settings, folder = self.plan.settings, self.folder.folder
         title = f"{self.plan.source.name} {settings.algo}, {self.config.rule}"
@@ -193,7 +212,11 @@ class Parent:
                         seed=settings.seed,
                         say=panel.say,
                     )
-                    ended = self._loop()
+                    try:
+                        ended = self._loop()
+                    except BaseException:
+                        self._save()  # whatever ends it
+                        raise
                     self._end(ended)
             summary = self._summary(ended)
             learner = self._learner()
@@ -201,8 +224,6 @@ class Parent:
             if ended in ("budget", "solved") and settings.eval_episodes:
                 with contextlib.suppress(KeyboardInterrupt), self._stop.interruptible():
                     self.folder.evaluate(evaluator, self._algorithm.actor_state(learner), summary)
-        if after is not None:
-            after(evaluator)
         return summary
 
     def _loop(self) -> str:
@@ -224,6 +245,8 @@ class Parent:
                 self._write(state, now)
             self._show(state, now)
             ended = self._over(state, judged)
+            if ended == "budget" and self._wants_judgement():
+                return self._last_judgement()
             if ended is not None:
                 return ended
             if now - saved >= self.plan.settings.checkpoint_every:
@@ -268,6 +291,17 @@ class Parent:
         if self._stop.requested:
             return self._stop.why
         return "children" if self._over_outside() else None
+
+    def _last_judgement(self) -> str:
+        """The budget is spent and the children have reached the goal: whether the parent's weights have, too."""
+        self._serving.call(lambda: setattr(self.hub, "stop", True))
+        while not self._stop.requested and not self._judging.failed:
+            judged = self._judging.look(self.hub.state, wanted=True)
+            if judged is not None:
+                self._note(judged)
+                return "solved" if self._over(self.hub.state, judged) == "solved" else "budget"
+            self._hear(LOOK)
+        return self._stop.why if self._stop.requested else "budget"
 
     def _solved(self, judged: Judged | None) -> str:
         self._solved_at = self._seconds()

@@ -136,7 +136,7 @@ def line(title: str, shown: Shown) -> str:
         f"{title}: {shown.env_steps:,} {shown.budget}, {shown.updates:,} updates",
         f"return {_number(shown.return_mean)}",
         f"evaluation {_number(shown.evaluated)}" if shown.evaluated is not None else "",
-        f"{len(present)} children" + (f" ({each})" if each else ""),
+        f"{len(present)} {'child' if len(present) == 1 else 'children'}" + (f" ({each})" if each else ""),
         f"{shown.rejected} rejected" if shown.rejected else "",
         clock(shown.seconds),
     ]

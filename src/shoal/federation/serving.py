@@ -11,6 +11,7 @@ from typing import Any, Self
 
 from shoal.core.errors import RunFailed, ShoalError
 from shoal.federation.addresses import Address
+from shoal.federation.datagrams import DatagramHub, DatagramServer
 from shoal.federation.hub import Hub
 from shoal.federation.server import Dialled, Server
 from shoal.runtimes.threads import aside
@@ -23,11 +24,18 @@ class Serving:
     """`with Serving(hub, address) as serving:` children may join. The hub belongs to this thread; `hub.state` may be read."""
 
     def __init__(
-        self, hub: Hub, address: Address | None, *, tls: ssl.SSLContext | None = None, children: Sequence[Dialled] = ()
+        self,
+        hub: Hub,
+        address: Address | None,
+        *,
+        tls: ssl.SSLContext | None = None,
+        children: Sequence[Dialled] = (),
+        datagrams: bool = False,
     ) -> None:
         self.hub, self.url = hub, ""
         self._server = Server(hub, address, tls=tls, children=children)
         self._listens = address is not None
+        self._address, self._datagrams = address, DatagramHub(hub) if datagrams else None
         self._over = False
         self._ready: queue.SimpleQueue[Exception | None] = queue.SimpleQueue()
         self._ended: queue.SimpleQueue[None] = queue.SimpleQueue()
@@ -84,5 +92,20 @@ class Serving:
         self._loop, self._leave = asyncio.get_running_loop(), asyncio.Event()
         async with self._server as server:
             self.url = server.url if self._listens else ""
+            await self._beside_datagrams()
+
+    async def _beside_datagrams(self) -> None:
+        """Serve until the end, with a UDP socket of the same address where weights travel by datagrams."""
+        if self._datagrams is None:
             self._ready.put(None)
             await self._leave.wait()
+            return
+        assert self._address is not None
+        self.hub.greeted = self._datagrams.register
+        port = int(self.url.rpartition(":")[2])
+        server = await DatagramServer.bind(self._datagrams, self._address.host, port)
+        try:
+            self._ready.put(None)
+            await self._leave.wait()
+        finally:
+            await server.close()

@@ -17,6 +17,7 @@ from shoal.core import config as configs
 from shoal.core.config import NonNegative, NonNegativeFloat, Positive
 from shoal.core.errors import BadInput, nearest
 from shoal.experiment import AXES, Plan, merge
+from shoal.federation.datagrams import RULES as DATAGRAM_RULES
 from shoal.federation.rules import RULES
 
 TOLD = ("algo", "net", "topology", "steps", "schedule_steps", "seed", "life_ends", "max_bad_updates")
@@ -42,6 +43,8 @@ class ExchangeConfig:
     """go on training while an exchange is under way; without, the child waits for the answer, as the thesis does"""
     encoding: Literal["float32", "float16", "int8"] = "float32"
     """how weights travel"""
+    transport: Literal["websocket", "udp"] = "websocket"
+    """by what weights travel"""
 
     @property
     def episodes(self) -> int:
@@ -75,6 +78,8 @@ class FederationConfig:
     """children go on training while an exchange is under way; without, they wait for the answer"""
     encoding: Literal["float32", "float16", "int8"] = "float32"
     """how weights travel: int8 is 3.94 times smaller than float32"""
+    transport: Literal["websocket", "udp"] = "websocket"
+    """by what weights travel: udp for a LAN, where a lost slice is only missed and nothing is resent"""
 
     def __post_init__(self) -> None:
         if self.rule not in RULES:
@@ -91,13 +96,28 @@ def rule_of(config: FederationConfig, fields: Mapping[str, Any]) -> Any:
     return configs.build(RULES[config.rule], fields, "rule.")
 
 
+def check_datagrams(config: FederationConfig, plan: Plan, observed: int, *, dials: bool) -> None:
+    """Raise `BadInput` for what does not travel by datagrams: a datagram holds weights and nothing else."""
+    algo, goal = plan.settings.algo, plan.settings.until_return
+    for wrong, what in (
+        (config.rule not in DATAGRAM_RULES, f"--rule {config.rule} cannot miss slices"),
+        (dials, "--children: a parent that dials has no address for them"),
+        (config.encoding != "float32", f"--encoding {config.encoding}: datagrams carry float32"),
+        (config.moments == "travel", "--moments travel: datagrams carry weights alone"),
+        (observed > 0, f"{algo} normalises observations, whose statistics are in no datagram"),
+        (goal is not None, "--until-return: returns of episodes are in no datagram; use --until-eval"),
+    ):
+        if wrong:
+            raise BadInput(f"--transport udp and {what}")
+
+
 def told(plan: Plan, config: FederationConfig, topology: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """What the welcome tells a child: environment, algorithm, net, topology, budget, seed, when to exchange.
 
-    Of the topology, the name and what `topology` sets: the rest may depend on where a child runs.
+    Of the topology, what `topology` sets, if anything: the rest depends on where a child runs.
     """
     whole = plan.as_dict()
-    whole["topology"] = {**(topology or {}), "name": whole["topology"]["name"]}
+    whole["topology"] = {**topology, "name": whole["topology"]["name"]} if topology else None
     settings: dict[str, Any] = {"env": whole["env"], **{name: whole[name] for name in TOLD}}
     assert plan.settings.steps is not None
     if config.expect > 1 or config.updates is not None:

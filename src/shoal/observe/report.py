@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 from matplotlib.figure import Figure
 
 from shoal.observe import plots
+from shoal.observe.children_plot import children
 from shoal.observe.page import PAGE
 from shoal.run.files import write_atomically
 from shoal.run.folder import RunFolder, read_json, ways
@@ -46,6 +47,11 @@ SECTIONS: tuple[tuple[str, str, Callable[[Seen], Figure | None]], ...] = (
         "Evaluation returns",
         "How the returns of fresh episodes spread: greedy actions, and actions sampled from the policy.",
         lambda seen: plots.return_histogram(seen.evaluation),
+    ),
+    (
+        "Children",
+        "What each child of this parent contributed over time: its speed, its share of the pushes, its distance and its lag.",
+        lambda seen: children(seen.rows),
     ),
     (
         "Throughput",

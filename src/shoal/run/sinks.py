@@ -192,13 +192,18 @@ SINKS: dict[str, Callable[[RunFolder, Mapping[str, Any], Alert], Sink]] = {
 }
 
 
+def check_sinks(names: Sequence[str]) -> None:
+    """`BadInput` for a sink that is unknown."""
+    for name in names:
+        if name not in SINKS:
+            raise BadInput(f"unknown sink {name!r}.{nearest(name, SINKS)} There are: {', '.join(SINKS)}.")
+
+
 def open_sinks(
     names: Sequence[str], folder: RunFolder, config: Mapping[str, Any], on_alert: Alert = lambda message: None
 ) -> Tee:
     """All of `names` as one sink. Raises `BadInput` for a sink that is unknown, not installed, or that cannot start."""
-    for name in names:
-        if name not in SINKS:
-            raise BadInput(f"unknown sink {name!r}.{nearest(name, SINKS)} There are: {', '.join(SINKS)}.")
+    check_sinks(names)
     opened: list[Sink] = []
     for name in dict.fromkeys(names):
         try:

@@ -1,0 +1,242 @@
+"""Genkidama's experiments: A3C on one machine, alpha and beta of a parent with two children, and one against the other.
+
+Each training is a `shoal train` or a `shoal federation local` in a process of its own, as a user would start it.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from shoal.core.config import Fraction, NonNegative, Positive, build
+from shoal.core.errors import BadInput, RunFailed
+from shoal.process.commands import run_command
+from shoal.run.folder import read_json
+from shoal.run.sinks import read_metrics
+from shoal.run.timeline import series, timeline
+from shoal.studies.grid import word
+
+Tell = Callable[[int, int, str], None]  # runs done, runs in all, what comes next
+
+
+@dataclass(frozen=True, kw_only=True)
+class AloneConfig:
+    """A3C on one machine, in several ways."""
+
+    env: str
+    """environment id"""
+    steps: Positive
+    """environment steps of each run"""
+    ways: dict[str, dict[str, Any]]
+    """settings of `shoal train` of each row, by its name"""
+    settings: dict[str, Any]
+    """settings that all runs share"""
+    eval_episodes: Positive = 500
+    """episodes of each trained agent, as many greedy as sampled"""
+    seeds: Positive = 1
+    """runs of each"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class BlendConfig:
+    """A parent with children on this machine, over alpha and beta."""
+
+    env: str
+    """environment id"""
+    updates: Positive
+    """of the parent's weights"""
+    eval_every: NonNegative
+    """updates between two evaluations on the way"""
+    alphas: tuple[Fraction, ...]
+    """how far the parent moves towards a child"""
+    betas: tuple[Fraction, ...]
+    """how far a child moves towards the parent"""
+    children: Positive = 2
+    """processes that train"""
+    settings: dict[str, Any]
+    """settings of `shoal federation local`"""
+    published: dict[str, list[float]] = field(default_factory=dict)
+    """published learning paths by row, a value for each 100 updates"""
+    eval_episodes: Positive = 500
+    """episodes of the parent's last weights, as many greedy as sampled"""
+    seeds: Positive = 1
+    """runs of each"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class VersusConfig(BlendConfig):
+    steps: Positive
+    """environment steps of a run on one machine"""
+    ways: dict[str, dict[str, Any]]
+    """settings of `shoal train` of each row on one machine, by its name"""
+    alone: dict[str, Any]
+    """settings that those share"""
+
+
+def alone(size: Mapping[str, Any], folder: Path, tell: Tell) -> dict[str, Any]:
+    """One training a way and seed, each judged by episodes of its last weights."""
+    config = build(AloneConfig, size)
+    found = _alone(config.env, config.steps, config.ways, config.settings, config, folder, tell)
+    return {"rows": _rows(found), "figures": [_curves(config.env, found)], "notes": []}
+
+
+def blend(size: Mapping[str, Any], folder: Path, tell: Tell) -> dict[str, Any]:
+    """One federation a pair of alpha and beta and seed: its last weights, and its learning path."""
+    config = build(BlendConfig, size)
+    found = _blended(config, folder, tell, 0)
+    return {"rows": _rows(found), "figures": [_paths(config, found)], "notes": _notes(config)}
+
+
+def versus(size: Mapping[str, Any], folder: Path, tell: Tell) -> dict[str, Any]:
+    """The federation beside trainings on one machine."""
+    config = build(VersusConfig, size)
+    machines = _alone(config.env, config.steps, config.ways, config.alone, config, folder, tell)
+    joined = _blended(config, folder, tell, sum(map(len, machines.values())))
+    found = {f"Genkidama {name}": runs for name, runs in joined.items()} | machines
+    return {"rows": _rows(found), "figures": [_curves(config.env, found)], "notes": _notes(config)}
+
+
+def _alone(
+    env: str,
+    steps: int,
+    ways: Mapping[str, Mapping[str, Any]],
+    shared: Mapping[str, Any],
+    config: AloneConfig | VersusConfig,
+    folder: Path,
+    tell: Tell,
+) -> dict[str, list[Path]]:
+    found: dict[str, list[Path]] = {name: [] for name in ways}
+    total = len(ways) * config.seeds
+    for seed in range(config.seeds):
+        for number, (name, settings) in enumerate(ways.items()):
+            tell(seed * len(ways) + number, total, f"{name}, seed {seed}")
+            flags = {**shared, **settings, "steps": steps, "eval_episodes": config.eval_episodes, "seed": seed}
+            out = folder / f"alone-{number}-{seed}"
+            found[name].append(_run(["train", env, "--restarts", "0"], flags, out))
+    return found
+
+
+def _blended(config: BlendConfig, folder: Path, tell: Tell, before: int) -> dict[str, list[Path]]:
+    pairs = [(alpha, beta) for alpha in config.alphas for beta in config.betas]
+    found: dict[str, list[Path]] = {_pair(*pair): [] for pair in pairs}
+    total = len(pairs) * config.seeds
+    for seed in range(config.seeds):
+        for number, (alpha, beta) in enumerate(pairs):
+            tell(before + seed * len(pairs) + number, before + total, f"{_pair(alpha, beta)}, seed {seed}")
+            flags = {
+                **config.settings,
+                "alpha": alpha,
+                "beta": beta,
+                "children": config.children,
+                "updates": config.updates,
+                "eval_every": config.eval_every,
+                "eval_episodes": config.eval_episodes,
+                "seed": seed,
+            }
+            out = folder / f"alpha-{alpha:g}-beta-{beta:g}-{seed}"
+            found[_pair(alpha, beta)].append(_run(["federation", "local", config.env], flags, out))
+    return found
+
+
+def _pair(alpha: float, beta: float) -> str:
+    return f"alpha {alpha:g} beta {beta:g}"
+
+
+def _run(words: list[str], settings: Mapping[str, Any], out: Path) -> Path:
+    """The folder of a finished run: as it was found, or after training."""
+    summary = out / "summary.json"
+    if summary.is_file() and not read_json(summary)["stopped"]:
+        return out
+    shutil.rmtree(out, ignore_errors=True)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    flags = [f"--{name.replace('_', '-')}={word(value)}" for name, value in settings.items()]
+    done = run_command([*words, "--out", str(out), "--quiet", "--no-report", *flags])
+    if done.code:
+        raise BadInput(done.reason) if done.code == BadInput.exit_code else RunFailed(done.reason)
+    if not summary.is_file() or read_json(summary)["stopped"]:
+        raise KeyboardInterrupt  # it was stopped, and so are we
+    return out
+
+
+def _rows(found: Mapping[str, list[Path]]) -> list[dict[str, Any]]:
+    """What the runs of each row came to, one value a seed. Means and deviations are of sampled actions, as the thesis has them."""
+    names = {
+        "mean": "eval_sampled_mean",
+        "sd": "eval_sampled_sd",
+        "greedy": "eval_mean",
+        "greedy_sd": "eval_sd",
+        "seconds": "wall_s",
+        "updates": "updates",
+    }
+    rows = []
+    for name, runs in found.items():
+        summaries = [read_json(run / "summary.json") for run in runs]
+        values = {column: [summary[key] for summary in summaries] for column, key in names.items()}
+        rows.append({"keys": {"way": name}, "values": values})
+    return rows
+
+
+def _measured(run: Path, name: str, over: str) -> dict[str, list[float]]:
+    rows = timeline(read_metrics(run / "metrics.jsonl"))
+    last, steps, values = 0.0, [], []
+    known = dict(zip(*(array.tolist() for array in series(rows, name)), strict=True))
+    for position, row in enumerate(rows):
+        last = float(row.get(over, last))
+        if position in known:
+            steps.append(last)
+            values.append(known[position])
+    return {"steps": steps, "values": values}
+
+
+def _curves(env: str, found: Mapping[str, list[Path]]) -> dict[str, Any]:
+    lines = [
+        {"name": n, "runs": [_measured(run, "episode/return", "speed/env_steps") for run in r]}
+        for n, r in found.items()
+    ]
+    hint = (
+        "Return of training episodes against environment steps. Lines: median of the seeds; bands: lowest to highest."
+    )
+    return _figure("curves", "Learning curves", hint, "environment steps", env, lines)
+
+
+def _paths(config: BlendConfig, found: Mapping[str, list[Path]]) -> dict[str, Any]:
+    """Evaluations on the way, and the published ones at the same share of the run."""
+    lines: list[dict[str, Any]] = []
+    for name, runs in found.items():
+        measured = [_measured(run, "eval/return", "speed/updates") for run in runs]
+        lines += [{"name": name, "runs": measured}] if any(one["steps"] for one in measured) else []
+        if name in config.published:
+            known = config.published[name]
+            at = [config.updates * (i + 1) / len(known) for i in range(len(known))]
+            lines.append({"name": f"{name}, published", "runs": [{"steps": at, "values": list(known)}]})
+    hint = (
+        "Evaluations of the parent's weights on the way; the published path is stretched to the same number of updates."
+    )
+    return _figure("paths", "Learning paths", hint, "updates of the parent", config.env, lines)
+
+
+def _figure(name: str, title: str, hint: str, x: str, env: str, lines: list[dict[str, Any]]) -> dict[str, Any]:
+    return {
+        "kind": "curves",
+        "name": name,
+        "title": title,
+        "hint": hint,
+        "x": x,
+        "y": "return",
+        "scale": "linear",
+        "panels": [{"title": env, "lines": lines}],
+    }
+
+
+def _notes(config: BlendConfig) -> list[str]:
+    return [f"{config.children} children on this machine; {config.updates:,} updates of the parent's weights each"]
+
+
+RUNNERS: dict[str, Callable[[Mapping[str, Any], Path, Tell], dict[str, Any]]] = {
+    "alone": alone,
+    "blend": blend,
+    "versus": versus,
+}
