@@ -2,7 +2,7 @@
 
 Lanes share everything that has a shape; what varies is a number that the compiled function takes as an argument. A lane computes
 what the same run computes under `fused`, and leaves the same run folder, so that `shoal train --resume` goes on with it. Lanes
-that end make room: the others are packed closer, in widths of powers of two, so that few programs are compiled.
+that end make room: once a quarter is left, they are packed closer. Widths are powers of two, so that few programs are compiled.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from shoal.core.keys import ACTING, LEARNING, STARTS, keys_in_a_row
 from shoal.experiment import Plan, nest, resolve
 from shoal.launch.compose import make_blueprint
 from shoal.learning.soundness import SOUND
+from shoal.process.device import settle_process
 from shoal.run.checkpoints import Checkpoints
 from shoal.run.folder import RunFolder
 from shoal.runtimes.fused import Fused, FusedSession, Loop, Seen, one_update
@@ -128,7 +129,9 @@ class Population:
         for i, lane in enumerate(self._packed):
             if lane.loop is None:
                 lane.loop = self._loop_of(i)
-        width = 1 << (len(lanes) - 1).bit_length()
+        width = 0 if self._loops is None else len(self._loops.first)
+        if len(lanes) > width or 4 * len(lanes) <= width:  # each width is a program to compile
+            width = 1 << (len(lanes) - 1).bit_length()
         loops = [lane.loop for lane in lanes]
         loops += [loops[-1]] * (width - len(loops))
         self._loops = jax.tree.map(lambda *leaves: jnp.stack(leaves), *loops)
@@ -253,6 +256,7 @@ class Lane:
 
 def fused_plan(env: str, settings: Mapping[str, Any]) -> Plan:
     """The run of a population's settings. `BadInput` for one that `fused` does not carry."""
+    settle_process()  # before the first computation
     given = nest(settings)
     for axis, only in (("runtime", "fused"), ("topology", "sequential")):
         name = given.get(axis, {}).get("name", only)
