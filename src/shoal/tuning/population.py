@@ -57,7 +57,7 @@ class Population:
     def start(self, folder: Path, settings: Mapping[str, Any], *, go_on: bool) -> Training:
         given = nest(settings)
         varied = {name: value for name, value in given.get("algo", {}).items() if name in self._varies}
-        own = {name: given[name] for name in ("seed", "steps") if name in given}
+        own: dict[str, Any] = {name: given[name] for name in ("seed", "steps") if name in given}
         plan = dataclasses.replace(
             self._plan,
             algo=configs.replace(self._plan.algo, varied, "algo."),
@@ -65,7 +65,9 @@ class Population:
         )
         if go_on:
             loaded = Checkpoints(folder / "checkpoints").load("last")
-            return Lane(folder, plan, make_blueprint(plan, loaded, None), None, loaded.meta, loaded.arrays["recent"])
+            return Lane(
+                folder, plan, make_blueprint(plan, loaded, None), None, loaded.meta, loaded.arrays["recent"].tolist()
+            )
         seed = plan.settings.seed
         blueprint = make_blueprint(plan, None, None)
         if seed not in self._fresh:
@@ -245,7 +247,7 @@ class Lane:
             arrays |= {f"part/{part}/{leaf}": np.asarray(array) for leaf, array in leaves.items()}
         arrays["recent"] = np.asarray(self._recent, np.float64)
         config = {name: value for name, value in self.plan.as_dict().items() if name != "spec"}
-        meta = {"version": self.version, "env_steps": self._steps, "seconds": self._seconds}
+        meta: dict[str, Any] = {"version": self.version, "env_steps": self._steps, "seconds": self._seconds}
         meta |= {"episodes": self._episodes, "lags": {}, "lasting": [], "config": config}
         meta |= {"spec": msgspec.to_builtins(self.plan.spec)}
         Checkpoints(self._folder.checkpoints, keep=self.plan.settings.keep).save(self._steps, arrays, meta)
