@@ -19,11 +19,12 @@ import jax.numpy as jnp
 import msgspec
 import numpy as np
 
-from shoal.acting.episodes import EpisodeTracker, episode_metrics
+from shoal.acting.episodes import EpisodeTracker
 from shoal.core import config as configs
 from shoal.core.blueprint import Blueprint, named_leaves
 from shoal.core.errors import BadInput
 from shoal.core.keys import ACTING, LEARNING, STARTS, keys_in_a_row
+from shoal.core.program import Episode
 from shoal.experiment import Plan, nest, resolve
 from shoal.launch.compose import make_blueprint
 from shoal.learning.soundness import SOUND
@@ -52,6 +53,7 @@ class Population:
         self._fresh: dict[int, Loop] = {}  # by seed: the same for all configurations
         self._packed: list[Lane] = []
         self._loops: Any = None  # of `_packed`, one behind another, and as many more as fill the width
+        self._held: Any = None  # the same in NumPy, once a lane's is asked for: cut up there, it costs no device calls
         self._compiled = jax.jit(self._call)
 
     def start(self, folder: Path, settings: Mapping[str, Any], *, go_on: bool) -> Training:
@@ -88,6 +90,7 @@ class Population:
             name: np.array([getattr(lane.plan.algo, name) for lane in padded], np.float32) for name in self._varies
         }
         began = time.monotonic()
+        self._held = None
         self._loops, seen, sound = self._compiled(self._loops, varied, keys, progress, np.int32(updates))
         seen, sound = jax.tree.map(np.asarray, (seen, sound))
         took = (time.monotonic() - began) / updates
@@ -136,13 +139,15 @@ class Population:
             width = 1 << (len(lanes) - 1).bit_length()
         loops = [lane.loop for lane in lanes]
         loops += [loops[-1]] * (width - len(loops))
-        self._loops = jax.tree.map(lambda *leaves: jnp.stack(leaves), *loops)
-        self._packed = lanes
+        self._loops = jax.tree.map(lambda *leaves: np.stack(leaves), *loops)
+        self._packed, self._held = lanes, None
         for lane in lanes:
             lane.loop, lane.source = None, self
 
     def _loop_of(self, index: int) -> Loop:
-        found: Loop = jax.tree.map(lambda x: x[index], self._loops)
+        if self._held is None:
+            self._held = jax.tree.map(np.asarray, self._loops)
+        found: Loop = jax.tree.map(lambda x: x[index], self._held)
         return found
 
     def loop_of(self, lane: Lane) -> Loop:
@@ -213,7 +218,7 @@ class Lane:
             self._recent.extend(episode.ret for episode in episodes)
             self._bad = 0 if fine else self._bad + 1
             row = {"step": self._steps, "time": round(time.time(), 3), "speed/env_steps": float(self._steps)}
-            row |= {"speed/updates": float(self.version), "speed/seconds": self._seconds, **episode_metrics(episodes)}
+            row |= {"speed/updates": float(self.version), "speed/seconds": self._seconds, **_of(episodes)}
             lines.append(row)
         with self._folder.metrics_path.open("ab") as file:
             file.write(b"".join(msgspec.json.encode(row) + b"\n" for row in lines))
@@ -254,6 +259,15 @@ class Lane:
         summary = {"ended": why, "env_steps": self._steps, "episodes": self._episodes, "run": str(self._folder.path)}
         self._folder.write_json(self._folder.summary_path, summary)
         self.code = 0
+
+
+def _of(episodes: Sequence[Episode]) -> dict[str, float]:
+    """Without the quantiles of a run's metrics, which would take longer than the update."""
+    if not episodes:
+        return {}
+    count = len(episodes)
+    mean, length = sum(one.ret for one in episodes) / count, sum(one.length for one in episodes) / count
+    return {"episode/return": mean, "episode/length": length, "episode/count": float(count)}
 
 
 def fused_plan(env: str, settings: Mapping[str, Any]) -> Plan:
