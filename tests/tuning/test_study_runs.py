@@ -8,9 +8,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -20,6 +19,7 @@ from shoal.run.folder import read_json
 from shoal.tuning.events import Lost, Reported
 from shoal.tuning.study import Study
 
+Command = Callable[..., subprocess.Popen[str]]
 TINY = (
     "--algo",
     "a2c",
@@ -36,14 +36,28 @@ TINY = (
 )
 
 
-def command(*words: str, **more: Any) -> subprocess.Popen[str]:
+@pytest.fixture
+def command() -> Iterator[Callable[..., subprocess.Popen[str]]]:
+    """`shoal tune WORDS ...` beside the test, which ends it."""
+    begun: list[subprocess.Popen[str]] = []
+
+    def begin(*words: str) -> subprocess.Popen[str]:
+        begun.append(_begin(words))
+        return begun[-1]
+
+    yield begin
+    for process in begun:
+        process.kill()
+        process.communicate()
+
+
+def _begin(words: tuple[str, ...]) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [sys.executable, "-m", "shoal", "tune", *words],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
         env={**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)},
-        **more,
     )
 
 
@@ -83,10 +97,10 @@ def test_a_study_of_trainings(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_killed_workers_and_drivers_lose_nothing(tmp_path: Path) -> None:
+def test_killed_workers_and_drivers_lose_nothing(tmp_path: Path, command: Command) -> None:
     folder = tmp_path / "study"
     words = ("CartPole-v1", *TINY, "--runtime", "inline", "--space", "learning_rate=log(1e-4,1e-1)", "--trials", "3")
-    words += ("--phases", "2", "--phase", "3s", "--scheduler", "sh", "--workers", "2", "--study", str(folder))
+    words += ("--phases", "2", "--phase", "20000steps", "--scheduler", "sh", "--workers", "2", "--study", str(folder))
     first = command(*words)
     run = folder / "trials" / "000" / "seed-0"
     until(lambda: (run / "metrics.jsonl").exists() and (run / "metrics.jsonl").stat().st_size > 0, "metrics")
@@ -117,7 +131,7 @@ def test_killed_workers_and_drivers_lose_nothing(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("runtime", ["threads", "fused"])
-def test_pbt_goes_on_from_another_trials_checkpoint(tmp_path: Path, runtime: str) -> None:
+def test_pbt_goes_on_from_another_trials_checkpoint(tmp_path: Path, command: Command, runtime: str) -> None:
     folder = tmp_path / "study"
     words = ("CartPole-v1", *TINY, "--runtime", runtime, "--space", "learning_rate=log(1e-6,1e-1)", "--trials", "5")
     words += (

@@ -11,7 +11,7 @@ from shoal.cli.flags import Words, one_positional, split
 from shoal.core.errors import BadInput, nearest
 
 COMMANDS = ("report", "replay", "dashboard", "simulate")
-SWITCHES = ("json", "quiet", "help")
+SWITCHES = ("json", "quiet", "population", "help")
 OWN = ("study", "resume")
 
 USAGE = """usage: shoal tune ENV --space NAME=VALUES [--space ...] [--algo NAME] [--topology NAME] [--scheduler NAME] [--trials N]
@@ -67,6 +67,8 @@ def _values(env: str, parsed: Words) -> dict[str, Any]:
     from shoal.tuning.study import space_words
 
     values: dict[str, Any] = {"env": env, "settings": {}, "space": space_words(parsed.lists["space"])}
+    if "population" in parsed.switches:
+        values["population"] = True
     known = [f.name for f in fields(Settings)]
     for name, text in parsed.options.items():
         bare = name.replace("-", "_")

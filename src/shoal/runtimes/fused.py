@@ -19,7 +19,7 @@ import numpy as np
 
 from shoal.acting.compiled_act import act
 from shoal.acting.episodes import EpisodeTracker
-from shoal.core.algorithm import Replay
+from shoal.core.algorithm import Algorithm, Replay
 from shoal.core.blueprint import Blueprint, named_leaves, restore_leaves
 from shoal.core.errors import BadInput
 from shoal.core.keys import ACTING, LEARNING, STARTS, key_data, keys_in_a_row
@@ -119,7 +119,7 @@ class FusedSession:
         self._starts: Any = blueprint.starts[0] if blueprint.starts else None
         starts_key = jax.random.wrap_key_data(jnp.asarray(key_data(blueprint.seed, STARTS, 0)))
         learner = blueprint.initial_state()
-        self._loop = Loop(
+        self.loop = Loop(
             learner=learner,
             actor=blueprint.algorithm.actor_state(learner),
             envs=jax.jit(batched.init)(key),
@@ -131,11 +131,11 @@ class FusedSession:
         if self._replays:
             saved = blueprint.snapshots.get(REPLAY)
             ring = fused_replay.empty(blueprint) if saved is None else fused_replay.restored(blueprint, saved)
-            self._loop = self._loop._replace(replay=ring)
-        self._tracker = EpisodeTracker(blueprint.envs)
+            self.loop = self.loop._replace(replay=ring)
+        self.tracker = EpisodeTracker(blueprint.envs)
         if "loop" in blueprint.snapshots:
-            self._loop = self._loop._replace(**restore_leaves(self._moving(), blueprint.snapshots["loop"]))
-            self._tracker.restore(blueprint.snapshots["episodes-0"])
+            self.loop = self.loop._replace(**restore_leaves(self._moving(), blueprint.snapshots["loop"]))
+            self.tracker.restore(blueprint.snapshots["episodes-0"])
         self._faults: deque[Fault] = deque()
         self._watch = Watch(Context(name="loop", fault=self._faults.append))
         self._capacity = int(np.clip(MOST_STEPS // blueprint.steps_per_update, 1, MOST_UPDATES))
@@ -147,7 +147,7 @@ class FusedSession:
         """
         blueprint, size = self._blueprint, self._capacity
         keys, progress = np.zeros((size, 3, 2), np.uint32), np.zeros(size, np.float32)
-        call = jax.jit(self._call).lower(self._loop, keys, progress, np.int32(0), np.int32(0)).compile()
+        call = jax.jit(self._call).lower(self.loop, keys, progress, np.int32(0), np.int32(0)).compile()
         began = time.monotonic()
 
         def run(loop: Loop, version: int, updates: int) -> tuple[Loop, Found, float]:
@@ -158,20 +158,20 @@ class FusedSession:
 
         version, updates = blueprint.start, self._fitting(blueprint.start, 1)
         with ThreadPoolExecutor(1, thread_name_prefix="shoal-fused") as pool:
-            pending = pool.submit(run, self._loop, version, updates)
+            pending = pool.submit(run, self.loop, version, updates)
             while updates:
                 loop, told, took = pending.result()
                 ended, done, version = time.monotonic(), updates, version + updates
                 updates = 0 if self._stopping() else self._fitting(version, int(done * min(4.0, CALL_SECONDS / took)))
                 if updates and not blueprint.driven:
                     pending = pool.submit(run, loop, version, updates)
-                self._loop = loop
+                self.loop = loop
                 reply = yield from self._events(told, version, done, began, ended)
                 if reply.brings:
                     learner = adopted(blueprint.algorithm, loop.learner, reply)
-                    self._loop = loop._replace(learner=learner, actor=blueprint.algorithm.actor_state(learner))
+                    self.loop = loop._replace(learner=learner, actor=blueprint.algorithm.actor_state(learner))
                 if updates and blueprint.driven:
-                    pending = pool.submit(run, self._loop, version, updates)
+                    pending = pool.submit(run, self.loop, version, updates)
 
     def _fitting(self, version: int, wanted: int) -> int:
         """The number of updates in the next call; 0 when the budget is spent."""
@@ -208,7 +208,7 @@ class FusedSession:
             metrics = {name: values for name, values in metrics.items() if len(values)}
         rows = (seen.reward, seen.boundary, seen.valid, seen.first)
         in_a_row = (array[:updates].reshape(-1, blueprint.envs) for array in rows)  # the updates one after another
-        episodes = tuple(self._tracker.take(*in_a_row))
+        episodes = tuple(self.tracker.take(*in_a_row))
         reply = yield Report(
             version=version,
             env_steps=(version - blueprint.start) * blueprint.steps_per_update,
@@ -217,7 +217,7 @@ class FusedSession:
             episodes=episodes,
             metrics={metric_name(n): over_all(n, m) for n, m in metrics.items()}
             | {"lag/versions": 0.0, "lag/max": 0.0},
-            state=self._loop.learner,
+            state=self.loop.learner,
             lags={0: updates * blueprint.steps_per_update},
             looks=self._looks(told.learners, version - updates, version),
         )
@@ -234,7 +234,7 @@ class FusedSession:
                 continue
             numbers = {name: float(values[i]) for name, values in metrics.items()}
             numbers |= dict(zip(("seen/obs", "seen/reward"), largest_seen[i].tolist(), strict=True))
-            self._watch.bad(seen_in(self._blueprint.algorithm, self._loop.learner, numbers))
+            self._watch.bad(seen_in(self._blueprint.algorithm, self.loop.learner, numbers))
         while self._faults:
             yield self._faults.popleft()
 
@@ -273,74 +273,97 @@ class FusedSession:
         return loop, told
 
     def _one(self, loop: Loop, keys: Array, progress: Array) -> tuple[Loop, Seen, Any]:
-        """Collect an unroll and learn from it."""
-        algorithm, (batched, _) = self._blueprint.algorithm, self._blueprint.pure_env
-        explore = jnp.ones(self._blueprint.envs, jnp.float32)
-        if algorithm.experience.fresh:
-            if self._starts is None:
-                envs, remembered = batched.restart(loop.envs), loop.starts
-            else:
-                key = jax.random.wrap_key_data(keys[2])
-                starts, remembered = self._starts.sample(loop.starts, loop.actor, key, self._blueprint.envs)
-                envs = batched.begin_at(loop.envs, starts)
-            loop = loop._replace(envs=envs, starts=remembered, first=jnp.ones_like(loop.first))
+        blueprint, (batched, _) = self._blueprint, self._blueprint.pure_env
+        learn = self._from_replay if self._replays else from_unroll
+        return one_update(blueprint.algorithm, batched, blueprint.unroll, self._starts, loop, keys, progress, learn)
 
-        def step(moving: Any, t: Array) -> Any:
-            envs, carry, first = moving
-            action, extras, carry = act(algorithm, loop.actor, envs.obs, carry, first, keys[0], t, explore)
-            was_ended = envs.ended
-            after, (_, reward, terminated, truncated) = batched.step(envs, action)
-            # NaN or infinity ends the episode here: the value is blanked, and the next row begins another episode.
-            lost = ~(jnp.isfinite(reward) & jnp.isfinite(after.obs.reshape(len(reward), -1)).all(axis=1))
-            shaped = lost.reshape(lost.shape + (1,) * (after.obs.ndim - 1))
-            after = after._replace(obs=jnp.where(shaped, 0, after.obs), ended=after.ended | lost)
-            row = {
-                "obs": envs.obs,
-                "action": action,
-                "reward": jnp.where(lost, 0.0, reward),
-                "discount": (~(terminated | was_ended | lost)).astype(jnp.float32),
-                "boundary": terminated | truncated | lost,
-                "valid": ~(was_ended | lost),
-                "first": first,
-                "extras": extras,
-                "lost": lost,
-            }
-            return (after, carry, was_ended), row
-
-        moving = (loop.envs, loop.carry, loop.first)
-        (envs, carry, first), rows = jax.lax.scan(step, moving, jnp.arange(self._blueprint.unroll))
-        lost = rows.pop("lost")
-        whole = {
-            **rows,
-            "obs": jnp.concatenate([rows["obs"], envs.obs[None]]),
-            "first": jnp.concatenate([rows["first"], first[None]]),
-        }
-        version = jnp.zeros(rows["reward"].shape, jnp.int32)
-        trajectory = Trajectory(**whole, carry=loop.carry, version=version)
-        replay = loop.replay
-        if self._replays:
-            given = (loop.learner, loop.actor, trajectory, keys[1], progress)
-            after, replay, metrics = fused_replay.replay_update(self._blueprint, replay, *given)
-        else:
-            after, _, metrics = update(algorithm, loop.learner, loop.actor, [trajectory], keys[1], progress)
-        fine = metrics[SOUND]
-        learner = kept(fine, after, loop.learner)
-        metrics |= {SEEN: jax.lax.cond(fine, lambda: jnp.zeros(2), lambda: largest([trajectory]))}
-        seen = Seen(rows["reward"], rows["boundary"], rows["valid"], rows["first"], lost.sum())
-        return Loop(learner, algorithm.actor_state(learner), envs, carry, first, loop.starts, replay), seen, metrics
+    def _from_replay(self, _: Algorithm, loop: Loop, trajectory: Trajectory, key: Array, progress: Array) -> Any:
+        given = (loop.learner, loop.actor, trajectory, key, progress)
+        return fused_replay.replay_update(self._blueprint, loop.replay, *given)
 
     def snapshots(self) -> Snapshot:
-        parts = {"loop": Part(named_leaves(self._moving())), "episodes-0": Part(self._tracker.snapshot())}
+        parts = {"loop": Part(named_leaves(self._moving())), "episodes-0": Part(self.tracker.snapshot())}
         if self._replays and is_saved(self._blueprint):
-            parts[REPLAY] = Part(fused_replay.snapshot(self._loop.replay), lasts=True)
+            parts[REPLAY] = Part(fused_replay.snapshot(self.loop.replay), lasts=True)
         return parts
 
     def _moving(self) -> dict[str, Any]:
         """The loop's state except for the learner and the actor."""
-        return {name: getattr(self._loop, name) for name in ("envs", "carry", "first", "starts")}
+        return {name: getattr(self.loop, name) for name in ("envs", "carry", "first", "starts")}
 
     def close(self) -> None:
         return None
 
     def abort(self) -> None:
         return None
+
+
+def from_unroll(algorithm: Algorithm, loop: Loop, trajectory: Trajectory, key: Array, progress: Array) -> Any:
+    """Learn from the unroll alone: (learner's state, replay, metrics)."""
+    after, _, metrics = update(algorithm, loop.learner, loop.actor, [trajectory], key, progress)
+    return after, loop.replay, metrics
+
+
+Learn = Callable[[Algorithm, Loop, Trajectory, Array, Array], Any]
+
+
+def one_update(
+    algorithm: Algorithm,
+    batched: Any,
+    unroll: int,
+    starts: Any,
+    loop: Loop,
+    keys: Array,
+    progress: Array,
+    learn: Learn = from_unroll,
+) -> tuple[Loop, Seen, Any]:
+    """Collect an unroll of `batched` environments and learn from it; `starts` samples initial states, None leaves them alone."""
+    count = len(loop.first)
+    explore = jnp.ones(count, jnp.float32)
+    if algorithm.experience.fresh:
+        if starts is None:
+            envs, remembered = batched.restart(loop.envs), loop.starts
+        else:
+            key = jax.random.wrap_key_data(keys[2])
+            chosen, remembered = starts.sample(loop.starts, loop.actor, key, count)
+            envs = batched.begin_at(loop.envs, chosen)
+        loop = loop._replace(envs=envs, starts=remembered, first=jnp.ones_like(loop.first))
+
+    def step(moving: Any, t: Array) -> Any:
+        envs, carry, first = moving
+        action, extras, carry = act(algorithm, loop.actor, envs.obs, carry, first, keys[0], t, explore)
+        was_ended = envs.ended
+        after, (_, reward, terminated, truncated) = batched.step(envs, action)
+        # NaN or infinity ends the episode here: the value is blanked, and the next row begins another episode.
+        lost = ~(jnp.isfinite(reward) & jnp.isfinite(after.obs.reshape(len(reward), -1)).all(axis=1))
+        shaped = lost.reshape(lost.shape + (1,) * (after.obs.ndim - 1))
+        after = after._replace(obs=jnp.where(shaped, 0, after.obs), ended=after.ended | lost)
+        row = {
+            "obs": envs.obs,
+            "action": action,
+            "reward": jnp.where(lost, 0.0, reward),
+            "discount": (~(terminated | was_ended | lost)).astype(jnp.float32),
+            "boundary": terminated | truncated | lost,
+            "valid": ~(was_ended | lost),
+            "first": first,
+            "extras": extras,
+            "lost": lost,
+        }
+        return (after, carry, was_ended), row
+
+    moving = (loop.envs, loop.carry, loop.first)
+    (envs, carry, first), rows = jax.lax.scan(step, moving, jnp.arange(unroll))
+    lost = rows.pop("lost")
+    whole = {
+        **rows,
+        "obs": jnp.concatenate([rows["obs"], envs.obs[None]]),
+        "first": jnp.concatenate([rows["first"], first[None]]),
+    }
+    version = jnp.zeros(rows["reward"].shape, jnp.int32)
+    trajectory = Trajectory(**whole, carry=loop.carry, version=version)
+    after, replay, metrics = learn(algorithm, loop, trajectory, keys[1], progress)
+    fine = metrics[SOUND]
+    learner = kept(fine, after, loop.learner)
+    metrics |= {SEEN: jax.lax.cond(fine, lambda: jnp.zeros(2), lambda: largest([trajectory]))}
+    seen = Seen(rows["reward"], rows["boundary"], rows["valid"], rows["first"], lost.sum())
+    return Loop(learner, algorithm.actor_state(learner), envs, carry, first, loop.starts, replay), seen, metrics

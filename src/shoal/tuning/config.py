@@ -14,6 +14,7 @@ from shoal.experiment import nest, resolve
 from shoal.launch.compose import make_algorithm
 from shoal.studies.grid import word
 from shoal.tuning.phases import Phase, parse_phase
+from shoal.tuning.population import check_space, fused_plan
 from shoal.tuning.scheduler import Scheduler
 from shoal.tuning.schedulers import Budget, make_scheduler
 from shoal.tuning.spaces import Choice, Domain, Space, Value, parse_space, written
@@ -54,6 +55,8 @@ class StudyConfig:
     """top3x10 trains the three best again on ten fresh seeds each"""
     workers: Positive = 2
     """trials at a time"""
+    population: bool = False
+    """train all workers' trials inside one compiled function: JAX-native environments, numbers alone in the space"""
     seed: NonNegative = 0
     """of the sampler, and the first seed of the trials' runs"""
     test_seed: NonNegative | None = None
@@ -87,7 +90,8 @@ class Plan(NamedTuple):
 
     def settings(self, tried: Mapping[str, Value], seed: int) -> dict[str, Any]:
         """For `shoal train`: what a run of these tried settings is."""
-        shared = {"metrics_every": LINES_EVERY, "sinks": ("jsonl",), **self.config.settings}
+        fused = {"runtime": "fused"} if self.config.population else {}
+        shared = {**fused, "metrics_every": LINES_EVERY, "sinks": ("jsonl",), **self.config.settings}
         if self.phase.unit == "steps":
             shared["steps"] = round(self.phase.amount) * self.config.phases
         own = {name if _axis(name) else f"algo.{name}": value for name, value in tried.items()}
@@ -114,7 +118,11 @@ def prepare(config: StudyConfig) -> Plan:
         raise BadInput(
             "--steps follows from --phases and --phase: leave it out, or count phases in episodes or seconds"
         )
-    run = resolve(config.env, config.settings)
+    if config.population:
+        check_space(list(config.space))
+        run = fused_plan(config.env, config.settings)
+    else:
+        run = resolve(config.env, config.settings)
     make_algorithm(run)
     parts: dict[str, Any] = {"net.": run.net, "topology.": run.topology, "": run.algo}
     known = [f"{prefix}{f.name}" for prefix, part in parts.items() for f in fields(part)] + list(PLAIN)

@@ -1,6 +1,7 @@
-"""The slides' schedule figure and table of completion rates, as runners that `shoal reproduce` finds by the folder's spec.
+"""The slides' schedule figure and tables, as runners that `shoal reproduce` finds by the folder's spec.
 
-Both are simulated: what they show depends on arrival order and speed, not on what is trained.
+Schedules and completion rates are simulated: what they show depends on arrival order and speed, not on what is trained. `versus`
+trains.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from shoal.tuning.hypertrick import HyperTrick
 from shoal.tuning.hypertrick import completion as bounds
 from shoal.tuning.schedules import Measured, SimulateConfig, gantt, measure
 from shoal.tuning.simulate import Metric, draw_trials, simulate
+from shoal.tuning.versus import versus
 
 Tell = Callable[[int, int, str], None]  # simulations done, in all, what comes next
 Runner = Callable[[Mapping[str, Any], Path, Tell], dict[str, Any]]
@@ -185,4 +187,4 @@ def _alpha(told: CompletionConfig, phases: int, metric: Metric) -> dict[str, Any
     return {"mean": float(np.mean(found)), "ci": list(interval(found) or ()) or None}
 
 
-RUNNERS: dict[str, Runner] = {"schedule": schedule, "completion": completion}
+RUNNERS: dict[str, Runner] = {"schedule": schedule, "completion": completion, "versus": versus}

@@ -31,6 +31,7 @@ from shoal.studies.handle import flags_of
 from shoal.tuning.book import Book, open_storage
 from shoal.tuning.config import Plan, StudyConfig, make_config, prepare
 from shoal.tuning.events import Closed, Course, Event, Opened, Trial
+from shoal.tuning.population import Population
 from shoal.tuning.race import Confirmed, confirmed
 from shoal.tuning.replay import Replay, replay
 from shoal.tuning.runner import Runner
@@ -262,7 +263,7 @@ def _go_on(
         if study.done:
             return study
         begun(study)
-        runner = Runner(plan, book, folder, trainings or Runs(plan.config.env), lambda event: tell(event, study))
+        runner = Runner(plan, book, folder, trainings or _trainings(plan), lambda event: tell(event, study))
         stop.on_abort(runner.kill)
         book.enter(Opened(time.time(), os.getpid(), socket.gethostname()))
         try:
@@ -273,6 +274,11 @@ def _go_on(
         book.enter(Closed(time.time(), "done" if done else "stopped"))
         write_atomically(folder / "summary.json", pretty(study.summary()))
     return study
+
+
+def _trainings(plan: Plan) -> Trainings:
+    config = plan.config
+    return Population(config.env, config.settings, plan.phase) if config.population else Runs(config.env)
 
 
 def _known(path: str | Path) -> tuple[Path, Plan, str]:

@@ -1,0 +1,93 @@
+"""Lanes of a population against the same runs alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import shoal
+from shoal.core.errors import BadInput
+from shoal.run.checkpoints import Checkpoints
+from shoal.run.folder import read_json
+from shoal.tuning.phases import Phase
+from shoal.tuning.population import Lane, Population, check_space, fused_plan
+from shoal.tuning.study import run_study
+
+SHARED: dict[str, Any] = {"algo": "a2c", "algo.unroll": 8, "envs": 4, "net.hidden": (8,)}
+UPDATE = 8 * 4
+TRIED = [
+    {"algo.learning_rate": 1e-3, "algo.gamma": 0.9, "algo.lam": 0.8, "algo.entropy": 0.0},
+    {"algo.learning_rate": 1e-2, "algo.gamma": 0.99, "algo.lam": 0.95, "algo.entropy": 0.01},
+    {"algo.learning_rate": 3e-2, "algo.gamma": 0.999, "algo.lam": 1.0, "algo.entropy": 0.02},
+]
+
+
+def weights(folder: Path) -> dict[str, np.ndarray]:
+    arrays = Checkpoints(folder / "checkpoints").load("last").arrays
+    return {name: array for name, array in arrays.items() if name.startswith("state/params/")}
+
+
+PPO = {**SHARED, "algo": "ppo", "algo.batch_size": 16, "algo.epochs": 2}
+
+
+@pytest.mark.parametrize("shared", [SHARED, pytest.param(PPO, marks=pytest.mark.slow)], ids=["a2c", "ppo"])
+def test_a_lane_learns_what_the_run_alone_learns(tmp_path: Path, shared: dict[str, Any]) -> None:
+    population = Population("CartPole-v1", shared, Phase(UPDATE, "steps"))
+    settings = [{**shared, "runtime": "fused", "steps": UPDATE, "seed": i, **tried} for i, tried in enumerate(TRIED)]
+    lanes = [population.start(tmp_path / f"lane-{i}", own, go_on=False) for i, own in enumerate(settings)]
+    population.wait(lanes, 0.0)
+    assert [lane.code for lane in lanes] == [0, 0, 0], "their budget is one update"
+    for i in (1, 2) if shared is PPO else (1,):
+        shoal.train("CartPole-v1", out=tmp_path / f"run-{i}", quiet=True, report=False, eval_episodes=0, **settings[i])
+        lane, run = weights(tmp_path / f"lane-{i}"), weights(tmp_path / f"run-{i}")
+        assert lane.keys() == run.keys() and len(run) > 3
+        for name, array in run.items():
+            np.testing.assert_allclose(lane[name], array, atol=1e-5, rtol=0)
+    different = weights(tmp_path / "lane-0"), weights(tmp_path / "lane-1")
+    assert any((different[0][name] != different[1][name]).any() for name in different[0])
+
+
+@pytest.mark.slow
+def test_a_study_of_lanes_pauses_and_goes_on(tmp_path: Path) -> None:
+    values = {
+        "env": "CartPole-v1",
+        "space": {"learning_rate": "log(1e-4,1e-1)", "gamma": ".9,.99"},
+        "settings": SHARED,
+        "population": True,
+        "trials": 4,
+        "phases": 2,
+        "phase": f"{4 * UPDATE}steps",
+        "workers": 4,
+        "seed": 3,
+    }
+    study = run_study({**values, "scheduler": "sh"}, folder=tmp_path / "study")
+    assert study.done and study.replay().mismatches == []
+    assert sorted(trial.unit for trial in study.trials) == [1, 1, 2, 2]
+    folder = tmp_path / "study" / "trials" / f"{study.best.number:03d}" / "seed-3"
+    assert read_json(folder / "summary.json")["env_steps"] == 8 * UPDATE
+    run = shoal.train(resume=folder, steps=10 * UPDATE, quiet=True, report=False, eval_episodes=0)
+    assert run.summary["env_steps"] == 10 * UPDATE and run.summary["updates"] == 10, "a lane's folder is a run's"
+
+
+def test_what_cannot_be_a_lane_is_refused() -> None:
+    with pytest.raises(BadInput, match="unroll cannot vary within one program; these can: learning_rate"):
+        check_space(["learning_rate", "unroll"])
+    with pytest.raises(BadInput, match="--population trains by --runtime fused, not 'threads'"):
+        fused_plan("CartPole-v1", {"runtime": "threads"})
+    with pytest.raises(BadInput, match="no replay"):
+        fused_plan("CartPole-v1", {"algo": "dqn"})
+    with pytest.raises(BadInput, match="JAX"):
+        fused_plan("LunarLander-v3", {})
+
+
+@pytest.mark.slow
+def test_a_lane_that_is_not_finite_fails(tmp_path: Path) -> None:
+    population = Population("CartPole-v1", {**SHARED, "max_bad_updates": 2}, Phase(8 * UPDATE, "steps"))
+    own = {**SHARED, "steps": 8 * UPDATE, "seed": 0, "algo.learning_rate": 1e38}
+    lane = population.start(tmp_path / "lane", own, go_on=False)
+    assert isinstance(lane, Lane)
+    population.wait([lane], 0.0)
+    assert lane.code == 1 and "not finite" in lane.reason
