@@ -20,6 +20,7 @@ from shoal.core.errors import BadInput, RunFailed
 from shoal.core.program import Fault
 from shoal.experiment import Plan, nest, resolve
 from shoal.federation import state as states
+from shoal.federation import wire
 from shoal.federation.addresses import address_of, check_bind, server_tls
 from shoal.federation.guard import Guard, Limits, Tokens
 from shoal.federation.hub import Federation, Hub
@@ -123,7 +124,7 @@ class Parent:
         )
         self.hub = Hub(about, start, Guard(limits or Limits(), tokens))
         self._heard: queue.SimpleQueue[Heard] = queue.SimpleQueue()
-        self.hub.heard = lambda push: self._heard.put(Heard(push, time.monotonic()))
+        self.hub.heard = self._take
         self._dialled = [Dialled(url, secret, pins[i] if i < len(pins) else "") for i, url in enumerate(children)]
         self._first_at: float | None = None
         self._solved_at: float | None = None
@@ -218,8 +219,8 @@ class Parent:
                         self._save()  # whatever ends it
                         raise
                     self._end(ended)
-            summary = self._summary(ended)
-            learner = self._learner()
+            times: dict[str, Any] = {"seconds": self._seconds_spent, "solved_at": self._solved_at}
+            summary, learner = self.folder.summary(self.hub, self.ledger, ended=ended, **times), self._learner()
             self.folder.finish(learner, self._algorithm, summary)
             if ended in ("budget", "solved") and settings.eval_episodes:
                 with contextlib.suppress(KeyboardInterrupt), self._stop.interruptible():
@@ -253,6 +254,16 @@ class Parent:
                 saved = now
                 self._save()
 
+    def _take(self, push: wire.Push) -> None:
+        """Called on the hub's thread: nothing is taken in beyond the budget."""
+        self.hub.stop |= self._spent(self.hub.state)
+        self._heard.put(Heard(push, time.monotonic()))
+
+    def _spent(self, state: states.State) -> bool:
+        if self.config.updates is not None:
+            return updates_of(state) >= self.config.updates
+        return self.plan.settings.steps is not None and state.steps >= self.plan.settings.steps
+
     def _hear(self, seconds: float) -> None:
         with contextlib.suppress(queue.Empty):
             heard = self._heard.get(timeout=seconds)
@@ -283,10 +294,7 @@ class Parent:
                 return self._solved(judged)
         if self._reached >= IN_A_ROW:
             return self._solved(judged)
-        if self.config.updates is not None:
-            if updates_of(state) >= self.config.updates:
-                return "budget"
-        elif settings.steps is not None and state.steps >= settings.steps:
+        if self._spent(state):
             return "budget"
         if self._stop.requested:
             return self._stop.why
@@ -388,8 +396,3 @@ class Parent:
     def _learner(self) -> Any:
         state = self.hub.state
         return self.vectors.state(state.weights, state.normaliser, state.moments)
-
-    def _summary(self, ended: str) -> dict[str, Any]:
-        return self.folder.summary(
-            self.hub, self.ledger, ended=ended, seconds=self._seconds_spent, solved_at=self._solved_at
-        )
