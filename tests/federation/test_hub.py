@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from parents import ARCHITECTURE, TOKEN, Wire, connected, make_courier, make_hub, to_bytes
 
-from shoal.federation import wire
+from shoal.federation import state, wire
 from shoal.federation.courier import Courier, Exchanged, Update
 from shoal.federation.guard import Limits
 from shoal.federation.normaliser import Counts
@@ -243,3 +243,16 @@ def test_a_round_ends_by_the_clock() -> None:
     hub.tick(5.0)
     assert hub.state.version == 1
     np.testing.assert_array_equal(hub.state.weights, np.ones(8))
+
+
+def test_a_status_fits_into_its_message_however_many_children_there_are() -> None:
+    hub = make_hub()
+    for number in range(400):
+        hub.state = state.joined(hub.state, f"{'n' * 60}{number:04}")
+    watching = connected(hub, "busiest")
+    exchange(watching, np.ones(8))
+    answer = watching.request(wire.Ask())
+    assert answer is not None
+    report = answer.header.report
+    assert len(report["children"]) == 128 and report["unlisted"] == 273
+    assert "busiest" in [child["child"] for child in report["children"]]

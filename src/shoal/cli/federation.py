@@ -70,6 +70,8 @@ def _status(words: list[str]) -> int:
             f"{child['child']:<24} {where:<8} {child['pushes']:>8,} {child['share']:>6.0%} {child['steps']:>12,}"
             f" {child['staleness']:>5} {child['distance']:>9.3g} {child['strikes']:>7}"
         )
+    if report["unlisted"]:
+        print(f"and {report['unlisted']:,} children with fewer pushes")
     return 0
 
 

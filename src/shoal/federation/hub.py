@@ -21,6 +21,8 @@ from shoal.federation.rules.rule import Rule
 from shoal.federation.state import Arrival, State
 from shoal.federation.wire import Buffer, Message, Violation
 
+REPORTED = 128  # children in a status message: with the longest names they fit into its 64 KiB
+
 
 @dataclass(frozen=True, kw_only=True)
 class Federation:
@@ -106,9 +108,10 @@ class Hub:
         """These arrays of `checkpoint` are on disk: the versions that they reserve may be given out."""
         self.state = self.state._replace(ceiling=max(self.state.ceiling, state.from_arrays(arrays).version))
 
-    def report(self) -> dict[str, Any]:
-        """The status: children, versions, contributions, refusals."""
+    def report(self, most: int | None = None) -> dict[str, Any]:
+        """The status: children, versions, contributions, refusals. With `most`, lists only the children that pushed most often."""
         now = self.state
+        listed = sorted(now.children.items(), key=lambda item: -item[1].pushes)[:most]
         return {
             "run": self.federation.run,
             "rule": self.federation.rule_name,
@@ -120,7 +123,8 @@ class Hub:
             "stop": self.stop,
             "rejected": sum(self.guard.refused.values()),
             "refused": dict(self.guard.refused),
-            "children": [self._report_of(name, child) for name, child in sorted(now.children.items())],
+            "unlisted": len(now.children) - len(listed),
+            "children": [self._report_of(name, child) for name, child in sorted(listed)],
         }
 
     def _report_of(self, name: str, child: state.Child) -> dict[str, Any]:
@@ -298,7 +302,7 @@ class Session:
         if isinstance(header, wire.Bye):
             return Answer(None, True)
         if isinstance(header, wire.Ask):
-            return Answer(wire.pieces(wire.Status(report=self._hub.report())))
+            return Answer(wire.pieces(wire.Status(report=self._hub.report(REPORTED))))
         assert self._hello is not None
         child = self._hello.child
         if isinstance(header, wire.Push):
