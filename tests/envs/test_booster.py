@@ -15,7 +15,7 @@ from gymnasium.utils.env_checker import check_env
 from shoal.core.errors import BadInput
 from shoal.envs.booster import ids, plant, surrogate
 from shoal.envs.booster.plant import CHANNELS, IMINER, VIMIN
-from shoal.envs.booster.regulator import BASELINES, regulate
+from shoal.envs.booster.regulator import BASELINES, follow, regulate
 from shoal.envs.booster.series import Series, load, read_csv
 from shoal.envs.booster.task import ACTIONS, STEPS, Booster
 from shoal.envs.source import find
@@ -160,3 +160,20 @@ def test_a_series_has_the_units_of_its_channels() -> None:
     assert np.allclose(series.mean, 3, atol=0.3)
     assert np.allclose(series.scale, 2, atol=0.3)
     assert series.split == 800
+
+
+def test_an_agent_meets_the_disturbances_of_the_regulators() -> None:
+    """A policy that makes the changes of the regulator as given, rounded to actions, follows it closely."""
+    env = Booster(plant=True)
+    gains = BASELINES["pi"]
+    mean, scale = env.series.mean, env.series.scale
+    changes = np.array([env.change(jnp.int32(a)) for a in range(ACTIONS)])
+
+    def policy(obs: np.ndarray) -> int:
+        setting, error = (obs * scale + mean)[[VIMIN, IMINER]]
+        return int(np.abs(changes - (mean[VIMIN] - gains.alpha * error - setting)).argmin())
+
+    pi, agent = regulate(env, gains, 1, seed=5), follow(env, policy, seed=5)
+    assert agent.returns.shape == (1,)
+    assert np.corrcoef(pi.errors[0], agent.errors[0])[0, 1] > 0.8
+    assert agent.returns[0] == pytest.approx(-np.abs(agent.errors).sum(), rel=1e-4)

@@ -6,8 +6,9 @@ them.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -27,7 +28,7 @@ BASELINES = {"pi": Gains(ALPHA, GAMMA), "pi-tuned": Gains(0.25, 0.15)}
 
 
 class Regulated(NamedTuple):
-    """Episodes under a regulator."""
+    """Episodes under a regulator or an agent."""
 
     returns: np.ndarray  # [episodes]
     errors: np.ndarray  # [episodes, steps]: IMINER; 0 after the end
@@ -39,6 +40,21 @@ def regulate(env: Booster, gains: Gains, episodes: int = 100, seed: int = 0) -> 
     keys = jax.random.split(jax.random.key(seed), episodes)
     rewards, errors, settings = _episodes(env, gains, keys)
     return Regulated(np.asarray(rewards).sum(1), np.asarray(errors), np.asarray(settings))
+
+
+def follow(env: Booster, policy: Callable[[np.ndarray], Any], seed: int = 0) -> Regulated:
+    """One episode under an agent, with the start and the noise of `regulate(env, gains, 1, seed)`."""
+    first, rest = jax.random.split(jax.random.split(jax.random.key(seed), 1)[0])
+    state, obs = env.reset(first)
+    step = jax.jit(env.step)
+    seen = np.zeros((3, env.max_steps), np.float32)
+    for tick, key in enumerate(jax.random.split(rest, env.max_steps)):
+        state, obs, reward, terminated = step(state, np.asarray(policy(np.asarray(obs))), key)
+        seen[:, tick] = float(reward), float(state.window[-1, IMINER]), float(state.window[-1, VIMIN])
+        if terminated:
+            break
+    rewards, errors, settings = seen[:, None]
+    return Regulated(rewards.sum(1), errors, settings)
 
 
 @partial(jax.jit, static_argnums=0)
