@@ -239,6 +239,8 @@ def _find_id(name: str, backend: str) -> EnvSource:
     if backend == "jax" or (backend == "auto" and name.startswith(JAX_FIRST) and name in JAX_NATIVE):
         if name not in JAX_NATIVE:
             raise BadInput(f"environment {name!r} is not written in JAX; those that are: {', '.join(JAX_NATIVE)}")
+        if registry.judged_on(name) != name:
+            _say_where_it_is_judged(name)
         return EnvSource(name, name, "jax", known=JAX_NATIVE[name]().spec)  # ours: no need to try it
     if backend == "envpool" and not pool.installed():
         raise BadInput("backend 'envpool' needs EnvPool, which is not installed: pip install 'shoal[native]'")
@@ -284,6 +286,13 @@ def _say_what_is_missing() -> None:
     log.warning(
         "EnvPool is not installed (pip install 'shoal[native]'): stepping Gymnasium's Python environments instead,"
         " about three times slower on LunarLander"
+    )
+
+
+@cache
+def _say_where_it_is_judged(name: str) -> None:
+    log.warning(
+        "%s: synthetic data; trains on a surrogate, evaluates on the plant (%s)", name, registry.judged_on(name)
     )
 
 
