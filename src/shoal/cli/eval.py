@@ -6,20 +6,25 @@ import sys
 
 import msgspec
 
+from shoal.cli import baseline
 from shoal.cli.flags import one_positional, split, whole_number
 
 USAGE = """usage: shoal eval RUN [--episodes N] [--sample] [--seed S] [--json] [--quiet]
+       shoal eval --baseline pi|pi-tuned shoal/Booster-v0 [--episodes N] [--seed S] [--json] [--quiet]
 
 Plays N whole episodes (100) with the run's last checkpoint, or with the checkpoint file given: greedy, or with sampled actions
 (--sample). --json prints one JSON object as the last line of standard output.
+--baseline plays a regulator that needs no training: on the booster's surrogate, then on its plant, a JSON line for each.
 """
 
 
 def run(words: list[str]) -> int:
-    parsed = split(words, ("sample", "json", "quiet", "help"), ("episodes", "seed"))
+    parsed = split(words, ("sample", "json", "quiet", "help"), ("episodes", "seed", "baseline"))
     if "help" in parsed.switches:
         print(USAGE, end="")
         return 0
+    if "baseline" in parsed.options:
+        return baseline.run(parsed)
     path = one_positional(parsed, "run folder")
     episodes = whole_number(parsed, "episodes", 100)
     seed = whole_number(parsed, "seed", 0, least=0) if "seed" in parsed.options else None

@@ -14,6 +14,8 @@ from typing import Any
 import gymnasium
 import numpy as np
 
+from shoal.envs.booster import ids as booster
+
 
 @cache
 def _register_atari() -> None:
@@ -30,13 +32,16 @@ def _might_be_atari(name: str) -> bool:
 
 
 def gymnasium_ids() -> list[str]:
-    """Every id in Gymnasium's registry."""
+    """Every id in Gymnasium's registry, Shoal's own among them."""
+    booster.register()
     _register_atari()
     return sorted(str(name) for name in gymnasium.registry)
 
 
 def gymnasium_id(name: str) -> str | None:
     """Gymnasium's name for the environment that EnvPool calls `name`, None if Gymnasium has none."""
+    if name.startswith(booster.NAMESPACE):
+        booster.register()
     if name not in gymnasium.registry and _might_be_atari(name):
         _register_atari()
     if name in gymnasium.registry:
@@ -58,6 +63,11 @@ def is_atari(name: str) -> bool:
     """Whether Gymnasium's `name` is an Atari game shown as pictures."""
     spec = gymnasium.registry[name]
     return "ale_py" in str(spec.entry_point) and spec.kwargs.get("obs_type", "rgb") != "ram"
+
+
+def judged_on(name: str) -> str:
+    """The id in which policies trained on `name` are evaluated: the booster's are judged on its plant."""
+    return booster.JUDGED_ON.get(name, name)
 
 
 def entry_point(name: str) -> str | None:

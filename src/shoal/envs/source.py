@@ -23,6 +23,7 @@ from shoal.core.starts import Starts
 from shoal.envs import envpool as pool
 from shoal.envs import registry
 from shoal.envs.batch import EnvBatch, EvalEnv
+from shoal.envs.booster.task import Booster
 from shoal.envs.cartpole import CartPole
 from shoal.envs.gymnasium import GymnasiumBatch, GymnasiumSingle
 from shoal.envs.jax_envs import JaxBatch, JaxEnv, JaxSingle
@@ -30,7 +31,15 @@ from shoal.envs.pendulum import Pendulum
 from shoal.envs.spaces import Actions, Observations
 
 BACKENDS = ("auto", "envpool", "gymnasium", "jax")
-JAX_NATIVE: dict[str, Callable[[], JaxEnv]] = {"CartPole-v1": CartPole, "Pendulum-v1": Pendulum}
+JAX_NATIVE: dict[str, Callable[[], JaxEnv]] = {
+    "CartPole-v1": CartPole,
+    "Pendulum-v1": Pendulum,
+    "shoal/Booster-v0": Booster,
+    "shoal/BoosterContinuous-v0": partial(Booster, continuous=True),
+    "shoal/BoosterPlant-v0": partial(Booster, plant=True),
+    "shoal/BoosterContinuousPlant-v0": partial(Booster, continuous=True, plant=True),
+}
+JAX_FIRST = "shoal/"  # ids of environments that only Shoal has: written in JAX, so `auto` steps them as batches
 
 log = logging.getLogger("shoal")
 
@@ -88,12 +97,17 @@ class EnvSource:
             return JaxSingle(self._jax())
         if self.judge == "envpool":
             return pool.EnvPoolSingle(self.name, registry.envpool_id(self.target), render)
-        env = self.make()
+        judge = self._judged()
+        env = judge.make()
         if render and registry.offers_pictures(env):
             env.close()
             registry.draw_off_screen()
-            env = self.make(render=True)
+            env = judge.make(render=True)
         return GymnasiumSingle(self.name, env, registry.can_render(env))
+
+    def _judged(self) -> EnvSource:
+        """The recipe for evaluation: another id if policies trained on this one are judged elsewhere."""
+        return replace(self, target=registry.judged_on(self.target)) if isinstance(self.target, str) else self
 
     def starts(self, algorithm: Algorithm, actors: int) -> tuple[Starts, ...]:
         """No samplers: the environments choose where fresh episodes begin."""
@@ -222,9 +236,11 @@ def _find_object(name: str, target: Any, backend: str) -> EnvSource:
 
 def _find_id(name: str, backend: str) -> EnvSource:
     ours = registry.gymnasium_id(name)
-    if backend == "jax":
+    if backend == "jax" or (backend == "auto" and name.startswith(JAX_FIRST) and name in JAX_NATIVE):
         if name not in JAX_NATIVE:
             raise BadInput(f"environment {name!r} is not written in JAX; those that are: {', '.join(JAX_NATIVE)}")
+        if registry.judged_on(name) != name:
+            _say_where_it_is_judged(name)
         return EnvSource(name, name, "jax", known=JAX_NATIVE[name]().spec)  # ours: no need to try it
     if backend == "envpool" and not pool.installed():
         raise BadInput("backend 'envpool' needs EnvPool, which is not installed: pip install 'shoal[native]'")
@@ -270,6 +286,13 @@ def _say_what_is_missing() -> None:
     log.warning(
         "EnvPool is not installed (pip install 'shoal[native]'): stepping Gymnasium's Python environments instead,"
         " about three times slower on LunarLander"
+    )
+
+
+@cache
+def _say_where_it_is_judged(name: str) -> None:
+    log.warning(
+        "%s: synthetic data; trains on a surrogate, evaluates on the plant (%s)", name, registry.judged_on(name)
     )
 
 

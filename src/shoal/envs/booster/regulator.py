@@ -1,0 +1,77 @@
+"""PI regulators for the booster, to compare agents with: VIMIN = MIN - alpha e - beta, beta += gamma e.
+
+MIN is the mean of the recorded VIMIN. They set VIMIN directly, within its range: neither the 30 actions nor the quartiles limit
+them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from shoal.core.trajectory import Array
+from shoal.envs.booster.plant import ALPHA, GAMMA, IMINER, VIMIN
+from shoal.envs.booster.task import Booster
+
+
+class Gains(NamedTuple):
+    alpha: float
+    gamma: float
+
+
+BASELINES = {"pi": Gains(ALPHA, GAMMA), "pi-tuned": Gains(0.25, 0.15)}
+
+
+class Regulated(NamedTuple):
+    """Episodes under a regulator or an agent."""
+
+    returns: np.ndarray  # [episodes]
+    errors: np.ndarray  # [episodes, steps]: IMINER; 0 after the end
+    settings: np.ndarray  # [episodes, steps]: VIMIN
+
+
+def regulate(env: Booster, gains: Gains, episodes: int = 100, seed: int = 0) -> Regulated:
+    """Whole episodes of `env` under a PI regulator that begins with beta = 0."""
+    keys = jax.random.split(jax.random.key(seed), episodes)
+    rewards, errors, settings = _episodes(env, gains, keys)
+    return Regulated(np.asarray(rewards).sum(1), np.asarray(errors), np.asarray(settings))
+
+
+def follow(env: Booster, policy: Callable[[np.ndarray], Any], seed: int = 0) -> Regulated:
+    """One episode under an agent, with the start and the noise of `regulate(env, gains, 1, seed)`."""
+    first, rest = jax.random.split(jax.random.split(jax.random.key(seed), 1)[0])
+    state, obs = env.reset(first)
+    step = jax.jit(env.step)
+    seen = np.zeros((3, env.max_steps), np.float32)
+    for tick, key in enumerate(jax.random.split(rest, env.max_steps)):
+        state, obs, reward, terminated = step(state, np.asarray(policy(np.asarray(obs))), key)
+        seen[:, tick] = float(reward), float(state.window[-1, IMINER]), float(state.window[-1, VIMIN])
+        if terminated:
+            break
+    rewards, errors, settings = seen[:, None]
+    return Regulated(rewards.sum(1), errors, settings)
+
+
+@partial(jax.jit, static_argnums=0)
+def _episodes(env: Booster, gains: Gains, keys: Array) -> tuple[Array, Array, Array]:
+    centre = float(env.series.mean[VIMIN])
+
+    def tick(carry: tuple[Array, Array, Array], key: Array) -> tuple[tuple[Array, Array, Array], tuple[Array, ...]]:
+        state, beta, ended = carry
+        error = state.window[-1, IMINER]
+        state, _, reward, terminated = env.apply(state, centre - gains.alpha * error - beta, key)
+        seen = jnp.where(ended, 0.0, jnp.array([reward, state.window[-1, IMINER], state.window[-1, VIMIN]]))
+        return (state, beta + gains.gamma * error, ended | terminated), tuple(seen)
+
+    def episode(key: Array) -> tuple[Array, Array, Array]:
+        first, rest = jax.random.split(key)
+        state, _ = env.reset(first)
+        start = (state, jnp.float32(0), jnp.bool_(False))
+        return jax.lax.scan(tick, start, jax.random.split(rest, env.max_steps))[1]
+
+    return jax.vmap(episode)(keys)
