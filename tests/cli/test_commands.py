@@ -341,7 +341,7 @@ def test_doctor(shoal: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     [
         (
             {"env": "CartPole-v1", "ended": "paused", "env_steps": 5, "resumable": True},
-            "shoal train --resume run goes on",
+            "shoal train --resume run continues it",
         ),
         ({"env": "ackley", "ended": "paused", "env_steps": 5, "resumable": False}, "only the program that began it"),
         ({"function": "ackley", "steps": 5}, "paused: run holds the law so far"),
@@ -366,4 +366,4 @@ def test_a_paused_run_is_told_how_it_goes_on(
         said = capsys.readouterr().err
         assert end.value.code == 0 and len(said.splitlines()) == 1
         assert told in said or command == "stop"
-        assert ("goes on" in said) == (command == "pause" and summary.get("resumable", False))
+        assert ("continues it" in said) == (command == "pause" and summary.get("resumable", False))

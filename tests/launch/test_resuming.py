@@ -42,7 +42,10 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {  # {case: (settings,
     "ga3c": ({"topology": GA3C, "runtime": "threads", "algo": A2C}, {"envs": 2}),
     "shared_params": ({"topology": SHARED, "runtime": "processes", "algo": A2C}, {"envs": 8, "actors": 1}),
     "dyna": ({"topology": "dyna", "runtime": "threads", "algo": {**DQN, **DYNA, "name": "dyna_q"}}, {"envs": 8}),
-    "another consistency": ({"topology": SHARED, "algo": A2C}, {"topology": {"consistency": "gossip"}}),
+    "another consistency": (
+        {"topology": SHARED, "algo": A2C, "report_every": 1},
+        {"topology": {"consistency": "gossip"}},
+    ),
     "fewer pushes": (
         {"topology": {**SHARED, "push_every": 1}, "algo": DQN, "report_every": 1},
         {"topology": {"push_every": 4}},
@@ -55,7 +58,10 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {  # {case: (settings,
         {"topology": {**SHARED, "replay": "global"}, "algo": DQN, "report_every": 1},
         {"topology": {"replay": "local"}},
     ),
-    "one learner for all": ({"topology": SHARED, "algo": DQN, "actors": 1}, {"topology": "sync"}),
+    "one learner for all": (
+        {"topology": SHARED, "algo": DQN, "actors": 1, "report_every": 1},
+        {"topology": "sync"},
+    ),
     "another topology": ({"topology": "sync", "algo": DQN}, {"topology": SHARED, "actors": 3}),
 }
 

@@ -93,7 +93,7 @@ def test_problems_of_functions_compare_and_travel() -> None:
     [
         ({"name": "akley"}, r"unknown function 'akley'. Did you mean 'ackley'"),
         ({"name": "zzz"}, "There are: sphere, ackley"),
-        ({"name": "branin", "dims": 3}, "--dims 3: branin has 2 coordinates"),
+        ({"name": "branin", "dims": 3}, "--dims 3: branin has exactly 2 coordinates"),
         ({"name": "rosenbrock", "dims": 1}, "--dims 1: rosenbrock needs at least 2"),
         ({"name": "sphere", "dims": 0}, "--dims 0"),
         ({"name": "sphere", "free": 3}, "--free 3: it must be from 1 to --dims 2"),

@@ -137,7 +137,7 @@ def test_servers_of_slices_run_the_optimiser_as_a_learner_does(case: str, tmp_pa
 @pytest.mark.parametrize("case", ["ppo", "dqn"])
 def test_servers_take_several_gradients_of_one_unroll(case: str, tmp_path: Path) -> None:
     run = train(tmp_path / "run", shared("sharded", shards=2, queue=1), case=case, updates=4)
-    fresh = train(tmp_path / "fresh", "sequential", case=case, updates=1)
+    fresh = train(tmp_path / "fresh", "sequential", case=case, updates=4)
     assert np.isfinite(vector(run)).all() and run.summary["updates"] == 4
     assert vector(run, "step")[0] >= 4 and len(vector(run)) == len(vector(fresh))
     assert any("queue/depth" in row for row in metrics(run))

@@ -280,6 +280,8 @@ def fused_plan(env: str, settings: Mapping[str, Any]) -> Plan:
             raise BadInput(f"--population trains by --{axis} {only}, not {name!r}")
     plan = resolve(env, {**settings, "runtime": "fused"})
     blueprint = make_blueprint(plan, None, None)
+    if blueprint.algorithm.replays:
+        raise BadInput(f"--population has no replay: {plan.settings.algo} learns from one; train it as ordinary trials")
     Fused(plan.runtime).start(SequentialTopology(plan.topology).program(blueprint), lambda: False)
     return plan
 
