@@ -88,7 +88,7 @@ def lunar_speed(quick: bool) -> Result:
     batch on the same physics a ratio is that of the frameworks; the rest of Shoal's lead is EnvPool's physics and its larger
     minibatches. Shoal's own settings run before, between and after, so that a machine that is slower for a while slows all; the
     median counts."""
-    seconds = 10 if quick else 40
+    seconds = 10 if quick else 20
     steps = ("--steps", str(300_000 if quick else 1_000_000), "--eval-episodes", "0")
     rows, found = [], {}
     for title, words, minibatch, per_gradient in OURS:
