@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import importlib
+import sys
+from types import ModuleType
 from typing import Any
 
-import envpool
 from measure import ENV
+
+# Importing EnvPool registers every family, and one of them wants assets that are not installed here: Box2D's alone is enough.
+sys.modules["envpool.entry"] = ModuleType("envpool.entry")
+envpool = importlib.import_module("envpool")
+importlib.import_module("envpool.box2d.registration")
 
 
 def pool(size: int, seed: int) -> Any:
