@@ -57,7 +57,7 @@ class OffPolicyConfig:
     sampler: Literal["seeded", "cpprb"] = "seeded"
     """who keeps the priorities: seeded follows the run's seed; cpprb's tree draws by random numbers that cannot be repeated"""
     save_limit: NonNegativeFloat = 1.0
-    """GiB of replay that a checkpoint may hold; a replay that may grow larger is not saved, and a resumed run fills it anew"""
+    """GiB of replay that a checkpoint may hold; a replay that may grow larger is not saved, and a resumed run fills it again"""
     max_grad_norm: PositiveFloat = 10.0
     """gradients with a larger global norm are scaled down to it"""
     normalise_obs: bool = False

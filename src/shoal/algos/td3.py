@@ -1,4 +1,4 @@
-"""TD3: two critics of which the lower counts, a policy that moves less often, and targets smoothed over actions.
+"""TD3: the lower of two critics counts, the policy moves less often, and targets are smoothed over actions.
 
 Fujimoto et al. 2018, https://arxiv.org/abs/1802.09477. Deviations: the policy's gradient is made of the critics before
 their step of the same minibatch; gradients with a large norm are clipped; n-step rows, prioritized replay, layer norm and
