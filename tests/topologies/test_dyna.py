@@ -285,4 +285,5 @@ def test_the_learner_waits_for_as_many_rounds_as_it_is_told_to(runtime: str, tmp
     assert len(warm) >= 8 and all(
         made > 2 * SMALL["starts"] for made in warm
     )  # three blocks at least; each has a first step
-    assert max(warm) <= (3 + 2) * most  # and what the two planners had ready besides
+    if runtime == "inline":  # beside threads, planners make as many more as the learner's update takes time
+        assert max(warm) <= (3 + 2) * most  # and what the two planners had ready besides
