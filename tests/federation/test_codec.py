@@ -90,7 +90,7 @@ def test_a_difference_from_what_is_not_held_is_refused() -> None:
     value = np.ones(3, np.float32)
     encoded = pack("weights", value, "int8", PLAIN, Mirror(7, value))
     for held in (None, Mirror(6, value)):
-        with pytest.raises(Violation, match="refers to 7"):
+        with pytest.raises(Violation, match="refers to mirror 7"):
             unpack(encoded.part, encoded.buffer, held)
 
 

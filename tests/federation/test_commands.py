@@ -174,7 +174,7 @@ def test_a_port_in_use(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> No
 
 def test_a_run_that_is_no_parents(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "config.json").write_text("{}")
-    assert "is no parent's run" in refused(["parent", "--resume", str(tmp_path)], capsys)
+    assert "is not a parent's run" in refused(["parent", "--resume", str(tmp_path)], capsys)
 
 
 def test_status(token: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -117,12 +117,12 @@ def test_hostile_slices_change_nothing() -> None:
 
 
 def test_rules_that_cannot_miss_slices_are_refused() -> None:
-    with pytest.raises(BadInput, match="rule median by datagrams"):
+    with pytest.raises(BadInput, match="rule median over UDP"):
         DatagramHub(make_hub(rule="median"))
 
 
 def test_every_network_at_once_is_refused() -> None:
-    with pytest.raises(BadInput, match="name the LAN address"):
+    with pytest.raises(BadInput, match="name one LAN address"):
         asyncio.run(DatagramServer.bind(DatagramHub(make_hub()), "0.0.0.0", 0))
 
 

@@ -43,7 +43,7 @@ def test_tokens_survive_a_file_without_their_secrets() -> None:
     back.check(pi, "pi")
     with pytest.raises(Violation):
         back.check(laptop, "laptop")
-    with pytest.raises(BadInput, match="not a file of tokens"):
+    with pytest.raises(BadInput, match="not a token file"):
         Tokens.from_json(b"[1]")
 
 

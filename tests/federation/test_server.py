@@ -132,7 +132,7 @@ def test_pages_of_browsers_are_refused() -> None:
 
 def test_a_restored_parent_stores_its_checkpoint_before_it_serves() -> None:
     hub = make_hub(start=state.from_arrays(make_hub().checkpoint()))
-    with pytest.raises(RuntimeError, match="stores a checkpoint"):
+    with pytest.raises(RuntimeError, match="must store a checkpoint"):
         Server(hub, Address("127.0.0.1", 0))
     hub.stored(hub.checkpoint())
     Server(hub, Address("127.0.0.1", 0))

@@ -39,7 +39,7 @@ def test_a_child_chooses_its_topology_and_keeps_the_parents_without() -> None:
 
 @pytest.mark.parametrize("name", ["algo", "net", "algo.clip", "steps", "until_return"])
 def test_what_is_the_parents_is_not_the_childs(name: str) -> None:
-    with pytest.raises(BadInput, match="the parent's to choose"):
+    with pytest.raises(BadInput, match="is chosen by the parent"):
         understood(settings(), {name: "1"}, "one", trust=False)
 
 

@@ -153,9 +153,9 @@ def test_weights_travel_by_datagrams(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"federation": {"rule": "median"}}, "cannot miss slices"),
+        ({"federation": {"rule": "median"}}, "does not tolerate missing slices"),
         ({"federation": {"encoding": "int8"}}, "datagrams carry float32"),
-        ({"federation": {"moments": "travel"}}, "weights alone"),
+        ({"federation": {"moments": "travel"}}, "carry only weights"),
         ({"algo": PPO}, "normalises observations"),
         ({"until_return": 5.0}, "use --until-eval"),
     ],

@@ -1,16 +1,16 @@
 """Federation: a parent averages the weights of children that train elsewhere, over WebSockets.
 
-Without I/O: `wire` (messages as bytes), `protocol` (their order), `codec` (vectors as bytes), `rules` (how weights are
-taken in), `adoption` (how a child takes in the parent's), `normaliser`, `guard` (what is let in), `state` (the parent's,
-immutable), `hub` (a whole parent), `courier` (a whole child), `timeouts`. The shells around them: `server`, `client`,
-`link` (a client on a thread of its own), `addresses` (where one may listen, TLS), `datagrams` (UDP on a LAN). With training:
-`child` (`join`: a run that exchanges, by `driver`), `parent` (`Parent`: `serving`, `judging`, `parent_folder`), `settings`,
-`vectors`, `local` (parent and children on one machine).
+Modules without I/O: `wire` (messages as bytes), `protocol` (the order of messages), `codec` (vectors as bytes), `rules` (how the
+parent merges children's weights), `adoption` (how a child merges the parent's weights), `normaliser`, `guard` (admission and
+limits), `state` (the parent's immutable state), `hub` (a complete parent), `courier` (a complete child), `timeouts`. Modules
+with I/O: `server`, `client`, `link` (a client on its own thread), `addresses` (listening addresses, TLS), `datagrams` (UDP on
+a LAN). Modules with training: `child` (`join`: a run that exchanges weights through `driver`), `parent` (`Parent`: `serving`,
+`judging`, `parent_folder`), `settings`, `vectors`, `local` (parent and children on one machine).
 
-May import: NumPy, msgspec, websockets, `core.errors`; what joins a federation to training may import `launch`. Nothing without
-training imports JAX: a light client starts in a fraction of a second. You may change: add a rule by its file and a
-line in `rules.RULES`. Looking for shared weights inside one machine? `topologies.shared_params`. For the protocol on
-paper? `docs/federation.md`.
+May import: NumPy, msgspec, websockets, `core.errors`; the modules with training may also import `launch`. The others never
+import JAX, so that a light client starts in a fraction of a second. To add a rule: its file and a line in `rules.RULES`.
+Looking for shared weights inside one machine? `topologies.shared_params`. For the protocol specification?
+`docs/federation.md`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ __all__ = ["Parent", "join"]
 
 
 def __getattr__(name: str) -> Any:
-    """What trains loads JAX, so it is imported when it is first asked for."""
+    """Import `join` and `Parent` on first use, because they load JAX."""
     if name == "join":
         from shoal.federation.child import join
 

@@ -1,4 +1,4 @@
-"""Where a federation may listen and dial: loopback freely, elsewhere with TLS and a token or not at all."""
+"""Addresses of a federation: loopback is always allowed; any other address needs TLS and a token."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Address(NamedTuple):
 
 
 def address_of(text: str) -> Address:
-    """`127.0.0.1:7777`, `[::1]:7777`, `localhost:0`."""
+    """Parse `127.0.0.1:7777`, `[::1]:7777` or `localhost:0`."""
     found = re.fullmatch(r"(?:\[(?P<six>[0-9A-Fa-f:.]+)\]|(?P<host>[^:\[\]/\s]+)):(?P<port>\d{1,5})", text)
     if found is None or int(found["port"]) > 65535:
         raise BadInput(f"address {text!r}; expected HOST:PORT, for example 127.0.0.1:7777")
@@ -30,7 +30,7 @@ def address_of(text: str) -> Address:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach it."""
+    """Whether only this machine can reach the host."""
     if host == "localhost":
         return True
     try:
@@ -45,11 +45,11 @@ def check_bind(host: str, *, tls: bool, token: bool) -> None:
         missing = " and ".join(
             name for name, there in (("TLS (--cert and --key)", tls), ("a token", token)) if not there
         )
-        raise BadInput(f"listening on {host} needs {missing}; without, only loopback (127.0.0.1) is allowed")
+        raise BadInput(f"listening on {host} needs {missing}; without them, only loopback (127.0.0.1) is allowed")
 
 
 def check_url(url: str) -> str:
-    """The URL of a parent or of a child that listens; raises `BadInput` for one that would send a token in the clear."""
+    """Check the URL of a parent or of a listening child; `BadInput` if it would send a token unencrypted."""
     try:
         parts = urlsplit(url)
         port = parts.port
@@ -59,7 +59,7 @@ def check_url(url: str) -> str:
         raise BadInput(f"address {url!r}; expected ws://HOST:PORT or wss://HOST:PORT")
     if parts.username or parts.password or parts.query or parts.fragment:
         raise BadInput(
-            f"address {parts.scheme}://{parts.hostname}:{port} carries more than host and port; a token goes into --token-file"
+            f"address {parts.scheme}://{parts.hostname}:{port} has more than host and port; pass a token with --token-file"
         )
     if parts.scheme == "ws" and not is_loopback(parts.hostname):
         raise BadInput(f"address {url!r} is not on this machine and not encrypted; use wss://")
@@ -67,7 +67,7 @@ def check_url(url: str) -> str:
 
 
 def server_tls(cert: Path | None, key: Path | None) -> ssl.SSLContext | None:
-    """The context of a listener, None without certificate and key."""
+    """TLS context of a listener; None without certificate and key."""
     if cert is None and key is None:
         return None
     if cert is None or key is None:
@@ -82,7 +82,7 @@ def server_tls(cert: Path | None, key: Path | None) -> ssl.SSLContext | None:
 
 
 def client_tls(url: str, pin: str = "") -> ssl.SSLContext | None:
-    """The context to dial with, None for ws. `pin`: SHA-256 of the certificate, which then needs no authority."""
+    """TLS context for dialling; None for ws. `pin` is the SHA-256 of a certificate that then needs no authority."""
     if pin and not re.fullmatch(r"(?:[0-9A-Fa-f]{2}:?){31}[0-9A-Fa-f]{2}", pin):
         raise BadInput(f"fingerprint {pin!r}; expected the SHA-256 of a certificate, 64 hexadecimal digits")
     if urlsplit(url).scheme == "ws":
@@ -93,7 +93,9 @@ def client_tls(url: str, pin: str = "") -> ssl.SSLContext | None:
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     if pin:
         context.check_hostname = False
-        context.verify_mode = ssl.CERT_NONE  # `check_pin` is stricter: this very certificate, before anything is sent
+        context.verify_mode = (
+            ssl.CERT_NONE
+        )  # `check_pin` is stricter: it accepts one certificate, before any byte is sent
     return context
 
 

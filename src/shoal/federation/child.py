@@ -1,4 +1,4 @@
-"""A child: an ordinary run that exchanges weights with a parent. `join` is all of it."""
+"""A child: an ordinary run that exchanges weights with a parent. `join` is the only entry point."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ FIRST = 60.0  # seconds for the first weights to arrive
 
 
 class Joined(NamedTuple):
-    """What became of a child."""
+    """Result of a child."""
 
     child: str
     result: launch.Result
@@ -43,7 +43,7 @@ class Joined(NamedTuple):
     rejoined: int
 
     def summary(self) -> dict[str, Any]:
-        """For people and programs: what was exchanged, and what the run came to."""
+        """Summary of the exchanges and of the run, for people and programs."""
         quantiles = np.quantile(self.milliseconds, (0.5, 0.99)).tolist() if self.milliseconds else (None, None)
         known = self.result.summary
         return {
@@ -73,11 +73,11 @@ def join(
     say: Callable[[str], None] | None = None,
     settings: Mapping[str, Any] | None = None,
 ) -> Joined:
-    """Train as a child of the parent at `url`, or of the one that calls at `listen`, until it says stop or the budget is spent.
+    """Train as a child of the parent at `url`, or of the one that dials `listen`, until it says stop or the budget is spent.
 
-    Environment, algorithm, net and budget are the parent's. `settings` are this machine's own: topology, runtime, actors, envs,
-    backend, seed. `trust` allows the parent to name code by import path. Raises `BadInput` if the parent cannot be reached or
-    refuses, or if what it asks for cannot be done here.
+    The parent chooses environment, algorithm, net and budget. `settings` are this machine's choices: topology, runtime, actors,
+    envs, backend, seed. `trust` allows the parent to name code by import path. Raises `BadInput` if the parent cannot be
+    reached, if it refuses, or if this machine cannot run what it asks for.
     """
     say = say or _say
     child = name or default_name()
@@ -95,7 +95,7 @@ def join(
                     link.wait_joined()
                 assert courier.welcome is not None
                 plan, exchange = planned(courier.welcome, dict(settings or {}), child, trust)
-                if exchange.encoding != encoding:  # the hello names it: say it again
+                if exchange.encoding != encoding:  # the encoding is part of the hello: join again
                     encoding = exchange.encoding
                     continue
                 return _train(link, courier, child, url or "", plan, exchange, out, quiet, say)
@@ -104,7 +104,7 @@ def join(
 
 
 def default_name() -> str:
-    """The machine's name with a few random letters: no two children have the same."""
+    """The machine's name with a few random letters, so that names are unique."""
     host = "".join(letter if letter.isalnum() else "-" for letter in socket.gethostname().split(".")[0])[:40]
     return f"{host.strip('-') or 'child'}-{os.getpid()}-{secrets.token_hex(2)}"
 
@@ -147,7 +147,7 @@ def _train(
 
 
 def planned(welcome: wire.Welcome, own: Mapping[str, Any], child: str, trust: bool) -> tuple[Plan, ExchangeConfig]:
-    """The run that the parent's welcome and this machine's own choices describe."""
+    """Resolve the run from the parent's welcome and this machine's choices."""
     env, loose, exchange = understood(welcome.settings, own, child, trust=trust)
     join_runtime(loose)
     plan = resolve(env, loose)
@@ -157,14 +157,14 @@ def planned(welcome: wire.Welcome, own: Mapping[str, Any], child: str, trust: bo
 
 
 def check_same(welcome: wire.Welcome, vectors: StateVectors, plan: Plan) -> None:
-    """Raise `BadInput` unless the weights that train here are laid out as the parent's."""
+    """Raise `BadInput` unless this machine's weights have the parent's layout."""
     if vectors.architecture != welcome.architecture or vectors.layout.size != welcome.size:
         raise BadInput(
             f"architecture: {plan.source.name} with {plan.settings.algo} and {plan.settings.net} has {vectors.layout.size}"
             f" weights here ({vectors.architecture}), {welcome.size} at the parent ({welcome.architecture})"
         )
     if vectors.observed != welcome.normaliser or vectors.moments != welcome.moments:
-        raise BadInput("architecture: the parent's normaliser or moments are not those of this machine's run")
+        raise BadInput("architecture: the parent's normaliser or moments differ from those of the run on this machine")
 
 
 def _first_leaves(vectors: StateVectors, begun: Exchanged) -> dict[str, np.ndarray]:

@@ -1,4 +1,4 @@
-"""The child's sockets: a connection that dials the parent, or one that waits to be dialled. Needs no JAX.
+"""The child's sockets: a connection that dials the parent, or a listener that the parent dials. Needs no JAX.
 
 async with await join("ws://127.0.0.1:7777", Courier("pi-3", token, architecture=fingerprint)) as client:
     pulled = await client.pull()
@@ -27,12 +27,12 @@ from shoal.federation.protocol import ChildSide
 from shoal.federation.timeouts import AdaptiveTimeout
 from shoal.federation.wire import Buffer, Message, Violation
 
-LONGEST = 2**30  # bytes of a message before the welcome has told the sizes
+LONGEST = 2**30  # bytes of a message before the welcome has announced the sizes
 GREETING = 10.0  # seconds for the connection, the hello and the welcome
 
 
 class Lost(ShoalError):
-    """The connection failed; whether the last push was applied shows at the next welcome."""
+    """The connection failed; the next welcome says whether the last push was applied."""
 
 
 class Refusal(BadInput):
@@ -60,26 +60,26 @@ class Client:
         await self.close()
 
     async def greet(self) -> wire.Welcome:
-        """Say hello; what the parent answers. Raises `Refusal`."""
+        """Say hello and return the parent's welcome. Raises `Refusal`."""
         message = await self._request(self.courier.hello(), wait=GREETING)
         assert isinstance(message.header, wire.Welcome)
         self.courier.welcomed(message.header)
         return message.header
 
     async def push(self, update: Update) -> Exchanged:
-        """Give the parent what was learnt; its weights come back. Raises `Refusal`, after which the push is void."""
+        """Push an update and return the parent's weights. Raises `Refusal`, after which the push is void."""
         return await self._push(*self.courier.push(update))
 
     async def repeat(self) -> Exchanged:
-        """Send the push again that an earlier connection left open."""
+        """Repeat the push that an earlier connection left unconfirmed."""
         return await self._push(*self.courier.repeat())
 
     async def pull(self, unless: int | None = None) -> Exchanged:
-        """The parent's weights, unless they still are this version."""
+        """Pull the parent's weights; no weights come if they are still version `unless`."""
         return self._taken(await self._request(self.courier.pull(unless)))
 
     async def status(self) -> dict[str, Any]:
-        """Children, versions, contributions, refusals."""
+        """The parent's status: children, versions, contributions, refusals."""
         message = await self._request(wire.Ask())
         report: dict[str, Any] = message.header.report
         return report
@@ -127,7 +127,7 @@ class Client:
             raise Lost(f"no answer within {patience:.1f} s") from None
         except Violation as violation:
             await self._connection.close(sockets.POLICY, violation.reason)
-            raise Lost(f"the parent sent what it must not: {violation}") from None
+            raise Lost(f"the parent broke the protocol: {violation}") from None
         except ConnectionClosed as error:
             if error.rcvd is not None and error.rcvd.reason == "superseded":
                 raise Refusal(
@@ -176,7 +176,7 @@ async def join(url: str, courier: Courier, *, pin: str = "", timeout: AdaptiveTi
 
 
 class Listener:
-    """A child that waits for its parent's call: `async with Listener(address, courier, token) as l: await l.accept()`."""
+    """A child that its parent dials: `async with Listener(address, courier, token) as l: await l.accept()`."""
 
     def __init__(self, address: Address, courier: Courier, token: str, *, tls: ssl.SSLContext | None = None) -> None:
         check_bind(address.host, tls=tls is not None, token=bool(token))
@@ -187,7 +187,7 @@ class Listener:
 
     @property
     def url(self) -> str:
-        """Where the parent dials."""
+        """The URL that the parent dials."""
         assert self._server is not None
         port = next(iter(self._server.sockets)).getsockname()[1]
         host = f"[{self._address.host}]" if ":" in self._address.host else self._address.host
@@ -217,7 +217,7 @@ class Listener:
             await self._server.wait_closed()
 
     async def accept(self, timeout: AdaptiveTimeout | None = None) -> Client:
-        """The connection of the next caller with the right token, after hello and welcome."""
+        """Wait for a caller with the right token; its connection, after hello and welcome."""
         connection, side = await self._called.get()
         client = Client(connection, side, self._courier, timeout or AdaptiveTimeout())
         await client.greet()

@@ -1,11 +1,11 @@
 """Vectors as bytes: float32, float16, or int8 in blocks of 256 with one scale each; optionally zstd.
 
-int8 is 3.94 times smaller than float32 and loses up to 1/254 of a block's largest value. Two ways keep such losses from
-adding up (error feedback):
+int8 is 3.94 times smaller than float32, with an error of up to 1/254 of a block's largest value. Two kinds of error feedback
+keep such errors from adding up:
 
-- `Mirror`, for weights: both sides hold the same copy of what the receiver has, and what travels is the difference of the
-  new value from it. What one message loses is part of the next difference.
-- `Residual`, for changes: what was lost is added to the next change before that is encoded.
+- `Mirror`, for weights: both sides hold a copy of the receiver's weights, and the sender encodes the difference from it. The
+  error of one message is part of the next difference.
+- `Residual`, for changes: the error of one change is added to the next before it is encoded.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from shoal.federation import wire
 from shoal.federation.wire import BLOCK, Buffer, Encoding, Part, Violation
 
 HAS_ZSTD = util.find_spec("zstandard") is not None
-WORTH = 0.9  # zstd is kept if it is at most this share of the plain length
-PAUSE = 15  # buffers that are not tried after one for which zstd was not worth it
+WORTH = 0.9  # the compressed buffer is sent if it has at most this share of the plain length
+PAUSE = 15  # buffers sent without trying zstd after one that hardly shrank
 
 
 def encode(encoding: Encoding, vector: np.ndarray) -> Buffer:
-    """The buffer of a vector; float32 of a contiguous little-endian vector is not copied."""
+    """Encode a vector as a buffer; a contiguous little-endian float32 vector is not copied."""
     if encoding == "int8":
         return _to_int8(vector)
     kind = {"float32": "<f4", "float16": "<f2", "float64": "<f8"}[encoding]
@@ -32,14 +32,14 @@ def encode(encoding: Encoding, vector: np.ndarray) -> Buffer:
 
 
 def decode(encoding: Encoding, buffer: Buffer, size: int) -> np.ndarray:
-    """The vector of a buffer of the right length (`wire.encoded_bytes`): float32, or float64 for float64."""
+    """Decode a buffer of the right length (`wire.encoded_bytes`): a float32 vector, or float64 for float64."""
     if encoding == "int8":
         blocks = -(-size // BLOCK)
         scales = np.frombuffer(buffer, "<f4", blocks)
         values = np.frombuffer(buffer, np.int8, size, offset=4 * blocks)
         padded = np.zeros(blocks * BLOCK, np.float32)
         padded[:size] = values
-        # A scale may be anything at all: what it makes of the values is checked by the guard.
+        # Scales are not checked here: the guard checks the resulting values.
         with np.errstate(all="ignore"):
             return np.asarray((padded.reshape(blocks, BLOCK) * scales[:, None]).reshape(-1)[:size])
     kind = {"float32": "<f4", "float16": "<f2", "float64": "<f8"}[encoding]
@@ -60,17 +60,17 @@ def _to_int8(vector: np.ndarray) -> bytes:
 
 
 def lossless_within(encoding: Encoding, vector: np.ndarray) -> Encoding:
-    """`encoding`, or float32 where float16 could not hold the largest value."""
+    """`encoding`, or float32 if float16 cannot hold the largest value."""
     if encoding == "float16" and len(vector) and float(np.max(np.abs(vector))) > 65504.0:
         return "float32"
     return encoding
 
 
 class Squeeze:
-    """zstd where it helps: a buffer that hardly shrinks travels plain, and the next ones are not tried."""
+    """zstd where it helps: a buffer that hardly shrinks is sent plain, and so are the next few, untried."""
 
     def __init__(self, allowed: bool) -> None:
-        self._left = 0  # buffers to let pass untried
+        self._left = 0  # buffers still to send untried
         self._compressor: Any = None
         if allowed and HAS_ZSTD:
             import zstandard
@@ -78,7 +78,7 @@ class Squeeze:
             self._compressor = zstandard.ZstdCompressor(level=1)
 
     def __call__(self, buffer: Buffer) -> tuple[Buffer, bool]:
-        """(the buffer to send, whether it is compressed)."""
+        """Compress if it helps: (the buffer to send, whether it is compressed)."""
         if self._compressor is None:
             return buffer, False
         if self._left:
@@ -92,7 +92,7 @@ class Squeeze:
 
 
 def expand(part: Part, buffer: Buffer) -> Buffer:
-    """The buffer before compression. Its length was announced, and more is never allocated."""
+    """Decompress a buffer. Never allocates more than the announced length."""
     if not part.zstd:
         return buffer
     if not HAS_ZSTD:
@@ -112,14 +112,14 @@ def expand(part: Part, buffer: Buffer) -> Buffer:
 
 
 class Mirror(NamedTuple):
-    """What both sides know the receiver to hold, and the number under which they know it."""
+    """A copy of the receiver's vector that both sides hold, and the number that identifies it."""
 
     number: int
     vector: np.ndarray
 
 
 class Encoded(NamedTuple):
-    """A part ready to be sent, and what the receiver will make of it."""
+    """A part ready to be sent, and the value that the receiver will decode."""
 
     part: Part
     buffer: Buffer
@@ -127,7 +127,7 @@ class Encoded(NamedTuple):
 
 
 def pack(name: str, vector: np.ndarray, encoding: Encoding, squeeze: Squeeze, mirror: Mirror | None = None) -> Encoded:
-    """Encode a vector; int8 as the difference from `mirror`, and without one as float32, which begins a mirror."""
+    """Encode a vector; int8 as the difference from `mirror`, or as float32 while there is no mirror."""
     if encoding == "int8" and mirror is None:
         encoding = "float32"
     encoding = lossless_within(encoding, vector)
@@ -139,32 +139,32 @@ def pack(name: str, vector: np.ndarray, encoding: Encoding, squeeze: Squeeze, mi
 
 
 def unpack(part: Part, buffer: Buffer, mirror: Mirror | None = None) -> np.ndarray:
-    """The vector of a part whose lengths were checked. Raises `Violation` if it refers to what is not held here."""
+    """Decode a part whose lengths were checked. Raises `Violation` if it refers to a mirror that is not held here."""
     vector = decode(part.encoding, expand(part, buffer), part.size)
     if part.reference is None:
         return vector
     if mirror is None or mirror.number != part.reference:
         held = "nothing" if mirror is None else str(mirror.number)
-        raise Violation("reference", f"{part.name} refers to {part.reference}; held is {held}", fatal=False)
+        raise Violation("reference", f"{part.name} refers to mirror {part.reference}; held here: {held}", fatal=False)
     with np.errstate(all="ignore"):
         return np.asarray(mirror.vector + vector)
 
 
 class Residual:
-    """Error feedback for changes: what int8 lost of the last one is added to the next."""
+    """Error feedback for changes: the int8 error of the last one is added to the next."""
 
     def __init__(self) -> None:
         self.lost: np.ndarray | None = None
 
     def pack(self, name: str, change: np.ndarray, encoding: Encoding, squeeze: Squeeze) -> Encoded:
-        """Encode a change with what was lost before; `settle` says that it arrived."""
+        """Encode a change plus the error so far; call `settle` once it has arrived."""
         wanted = change if self.lost is None else change + self.lost
         encoding = lossless_within(encoding, wanted)
         plain = encode(encoding, wanted)
         return _encoded(name, plain, encoding, squeeze, decode(encoding, plain, len(wanted)))
 
     def settle(self, change: np.ndarray, received: np.ndarray) -> None:
-        """The receiver made `received` of this change."""
+        """Update the error: the receiver decoded this change as `received`."""
         wanted = change if self.lost is None else change + self.lost
         self.lost = wanted - received
 

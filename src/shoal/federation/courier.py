@@ -1,7 +1,7 @@
-"""The child without I/O: what it has to say, and what it remembers from one connection to the next.
+"""The child without I/O: its messages, and its memory across connections.
 
-A push keeps its sequence number until the parent has confirmed it. After a lost connection the welcome tells which push was
-the last to be applied: either the open one was, and only its answer got lost, or it is sent again as it was.
+A push keeps its sequence number until the parent has confirmed it. After a lost connection the welcome says which push was
+applied last: either the unconfirmed one was, and only its answer got lost, or it is sent again unchanged.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from shoal.federation.wire import Buffer, Encoding, Message
 
 
 class Update(NamedTuple):
-    """What a child gives: its weights, or their change since the base, as `Welcome.takes` says."""
+    """A child's contribution: its weights, or their change since the base, as `Welcome.takes` says."""
 
     vector: np.ndarray  # [P] float32
     base: int  # the version that it started from
@@ -32,19 +32,19 @@ class Update(NamedTuple):
 
 
 class Exchanged(NamedTuple):
-    """What a child gets."""
+    """The parent's answer, decoded."""
 
     version: int
     weights: np.ndarray | None  # [P] float32; None if the child has this version
     normaliser: Counts | None = None  # of all children's observations
     moments: Mapping[str, np.ndarray] = {}
-    applied: bool | None = None  # of a push: False if it had been applied before
+    applied: bool | None = None  # for a push: False if it had been applied before
     stop: bool = False  # training is over
-    missing: np.ndarray | None = None  # [P] bool: which weights did not arrive, by datagrams
+    missing: np.ndarray | None = None  # [P] bool: weights that were lost with their datagrams
 
 
 class _Open(NamedTuple):
-    """A push that is not confirmed."""
+    """An unconfirmed push."""
 
     update: Update
     header: wire.Push
@@ -93,7 +93,7 @@ class Courier:
         )
 
     def welcomed(self, welcome: wire.Welcome) -> None:
-        """The parent knows this child; an open push may turn out to be applied already."""
+        """Take in a welcome, which may show that the open push was applied already."""
         self.welcome, self.run = welcome, welcome.run
         self._squeeze = Squeeze(self._zstd and welcome.zstd)
         if self._open is not None and welcome.sequence >= self._open.header.sequence:
@@ -101,7 +101,7 @@ class Courier:
         self._sequence = max(self._sequence, welcome.sequence)
 
     def push(self, update: Update) -> tuple[wire.Push, list[Buffer]]:
-        """The next push. Only when the one before is confirmed."""
+        """Encode the next push. The previous one must be confirmed."""
         assert self._open is None, f"push {self._sequence} is not confirmed"
         self._sequence += 1
         return self._encode(update, self._up)
@@ -114,7 +114,7 @@ class Courier:
         return header, [one.buffer for one in self._open.encoded]
 
     def pull(self, unless: int | None = None) -> wire.Pull:
-        """Ask for the parent's weights, unless they still are this version."""
+        """Ask for the parent's weights, unless they are still version `unless`."""
         return wire.Pull(have=None if self._down is None else self._down.number, unless=unless)
 
     def answered(self, message: Message) -> Exchanged:
@@ -134,7 +134,7 @@ class Courier:
         return Exchanged(header.version, weights, counts, moments, applied, header.stop)
 
     def refused(self, refused: wire.Refused) -> tuple[wire.Push, list[Buffer]] | None:
-        """The push to send instead, where there is one; otherwise the open push is given up and changed nothing."""
+        """Take in a refusal: the push to send instead, or None. A push that cannot be repeated is given up."""
         if self._open is None or refused.sequence != self._open.header.sequence:
             return None
         if refused.reason == "reference":
@@ -179,6 +179,6 @@ class Courier:
 
 
 def _holding(header: wire.Push, have: int | None) -> wire.Push:
-    """The same push, with what the child holds now."""
+    """The same push with the reference that the child holds now."""
     fields = {name: getattr(header, name) for name in header.__struct_fields__}
     return wire.Push(**(fields | {"have": have}))

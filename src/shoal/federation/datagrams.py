@@ -1,4 +1,4 @@
-"""Exchanges by datagrams, for a LAN: slices of the vector, each with an HMAC; a lost slice is only missed, nothing is resent.
+"""Exchanges by UDP datagrams, for a LAN: slices of the vector, each with an HMAC. A lost slice is skipped, never resent.
 
     offset  bytes  meaning
     0       3      "SHU"
@@ -10,11 +10,11 @@
     32      4      offset of the first value, a multiple of 320
     36      4      steps since the push before
     40      4      episodes since the push before
-    44      4 n    float32 values, 320 of them but for the last slice
-    ...     16     first bytes of the HMAC-SHA256 of all before
+    44      4 n    float32 values: n = 320, fewer in the last slice
+    ...     16     first bytes of the HMAC-SHA256 of all preceding bytes
 
 A child joins over WebSocket, which proves its token; the key of its datagrams derives from that token. Where slices of a push
-are missing, the parent's weights stay as they are, and a child keeps its own where slices of the answer are.
+are missing, the parent keeps its weights; where slices of the answer are missing, the child keeps its own.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ MAGIC, UP, DOWN = b"SHU", 1, 2
 HEAD = struct.Struct("<3sB8sQQIIII")
 TAG = 16
 SLICE = 320  # values; a datagram then fits into an Ethernet frame
-SETTLE = 0.05  # seconds after the last slice of a push that others are waited for
-RULES = frozenset({"alpha_beta", "staleness"})  # those that treat every weight by itself, at once
+SETTLE = 0.05  # seconds to wait for further slices of a push after the last one
+RULES = frozenset({"alpha_beta", "staleness"})  # rules that apply every push at once, weight by weight
 
 
 class Gathered(NamedTuple):
-    """What arrived of one vector."""
+    """The slices of one vector that arrived."""
 
     sequence: int
     version: int
@@ -63,7 +63,7 @@ def key_of(token: str, child: str) -> bytes:
 
 
 def name_of(child: str) -> bytes:
-    """How datagrams name a child."""
+    """The name of a child in a datagram."""
     return hashlib.sha256(child.encode()).digest()[:8]
 
 
@@ -86,17 +86,17 @@ def slices(
 
 
 class Gathering:
-    """Puts the slices of one sender together. Forged, repeated and older ones are dropped and counted."""
+    """Assembles the slices of one sender. Drops and counts forged, repeated and outdated ones."""
 
     def __init__(self, direction: int, child: str, key: bytes, size: int, after: int = 0) -> None:
         self.dropped = 0
         self.at = 0.0  # when the last slice came
         self._direction, self._name, self._key, self._size = direction, name_of(child), key, size
-        self._after = after  # sequence numbers up to here are over
+        self._after = after  # sequence numbers up to here are outdated
         self._now: Gathered | None = None
 
     def receive(self, datagram: bytes, now: float) -> list[Gathered]:
-        """The vectors that end with this slice: one that a newer has overtaken, one that is complete."""
+        """Take a slice; the vectors that it ends: an incomplete one if a newer has begun, and one that is now complete."""
         body, tag = datagram[:-TAG], datagram[-TAG:]
         if len(body) <= HEAD.size or not hmac.compare_digest(hmac.digest(self._key, body, "sha256")[:TAG], tag):
             return self._drop()
@@ -121,7 +121,7 @@ class Gathering:
         return ended + (self.flush() if self._now.there.all() else [])
 
     def flush(self) -> list[Gathered]:
-        """End the vector that is under way, with what has arrived of it."""
+        """End the current vector with the slices that have arrived."""
         if self._now is None:
             return []
         done, self._now = self._now, None
@@ -139,15 +139,15 @@ class DatagramHub:
     def __init__(self, hub: Hub) -> None:
         if hub.federation.rule_name not in RULES:
             raise BadInput(
-                f"rule {hub.federation.rule_name} by datagrams; only {', '.join(sorted(RULES))} can miss slices"
+                f"rule {hub.federation.rule_name} over UDP; only {', '.join(sorted(RULES))} tolerate missing slices"
             )
         self.hub = hub
-        self.unknown = 0  # datagrams of no child that is registered
+        self.unknown = 0  # datagrams from children that are not registered
         self._children: dict[bytes, tuple[str, bytes, Gathering]] = {}
         self._addresses: dict[str, Any] = {}
 
     def register(self, child: str, token: str) -> None:
-        """A child whose token was checked may send from now on."""
+        """Accept datagrams from this child, whose token was checked."""
         self.hub.guard.admit(token, child)
         last = self.hub.state.children[child].sequence if child in self.hub.state.children else 0
         key = key_of(token, child)
@@ -155,7 +155,7 @@ class DatagramHub:
         self.hub.state = state.joined(self.hub.state, child)
 
     def receive(self, datagram: bytes, address: Any, now: float) -> list[tuple[bytes, Any]]:
-        """The datagrams to send, with their addresses."""
+        """Take a datagram; the datagrams to send, with their addresses."""
         known = self._children.get(datagram[4:12])
         if known is None:
             self.unknown += 1
@@ -164,11 +164,11 @@ class DatagramHub:
         before = gathering.dropped
         ended = gathering.receive(datagram, now)
         if gathering.dropped == before:
-            self._addresses[child] = address  # only of what has the right key
+            self._addresses[child] = address  # only if the key was right
         return [answer for one in ended for answer in self._apply(*known[:2], one, now)]
 
     def tick(self, now: float) -> list[tuple[bytes, Any]]:
-        """Apply the pushes whose missing slices are overdue, as far as they arrived."""
+        """Apply pushes whose missing slices are overdue, with the slices that arrived."""
         answers = []
         for child, key, gathering in self._children.values():
             if now - gathering.at >= SETTLE:
@@ -210,7 +210,7 @@ class DatagramHub:
 
 
 class DatagramServer(asyncio.DatagramProtocol):
-    """The parent's UDP socket. The host must be loopback, or given explicitly as one address of the LAN."""
+    """The parent's UDP socket. The host must be loopback or one explicit LAN address."""
 
     def __init__(self, hub: DatagramHub, clock: Callable[[], float] = time.monotonic) -> None:
         self.hub, self._clock = hub, clock
@@ -220,9 +220,9 @@ class DatagramServer(asyncio.DatagramProtocol):
 
     @classmethod
     async def bind(cls, hub: DatagramHub, host: str, port: int) -> DatagramServer:
-        """Open the socket. `BadInput` for a host that means every network at once."""
+        """Open the socket. `BadInput` for a wildcard host."""
         if host in ("", "0.0.0.0", "::"):
-            raise BadInput(f"datagrams on {host or 'every address'}; name the LAN address to bind")
+            raise BadInput(f"UDP on {host or 'every address'}; name one LAN address to bind")
         try:
             _, made = await asyncio.get_running_loop().create_datagram_endpoint(
                 lambda: cls(hub), local_addr=(host, port)
@@ -265,7 +265,7 @@ class DatagramServer(asyncio.DatagramProtocol):
 
 
 class DatagramClient(asyncio.DatagramProtocol):
-    """A child's UDP socket. `sequence` is the one of its welcome."""
+    """A child's UDP socket. `sequence` comes from its welcome."""
 
     def __init__(self, child: str, token: str, size: int, sequence: int) -> None:
         self._child, self._key, self._sequence = child, key_of(token, child), sequence
@@ -277,7 +277,7 @@ class DatagramClient(asyncio.DatagramProtocol):
 
     @classmethod
     async def open(cls, host: str, port: int, *, child: str, token: str, size: int, sequence: int) -> DatagramClient:
-        """A socket for this parent."""
+        """Open a socket to this parent."""
         _, made = await asyncio.get_running_loop().create_datagram_endpoint(
             lambda: cls(child, token, size, sequence), remote_addr=(host, port)
         )
@@ -292,10 +292,10 @@ class DatagramClient(asyncio.DatagramProtocol):
                 self._answer.set_result(got)
 
     def error_received(self, exc: Exception) -> None:
-        """No socket listens at the other end: the datagram counts as lost."""
+        """Count the datagram as lost if no socket listens at the other end."""
 
     async def exchange(self, update: Update) -> Gathered | None:
-        """Push; what arrives of the answer, None if nothing does. Weights are missing where `there` is False."""
+        """Push; the slices of the answer that arrive, or None. Weights are missing where `there` is False."""
         assert self._transport is not None
         loop = asyncio.get_running_loop()
         self._sequence += 1

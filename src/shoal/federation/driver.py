@@ -1,7 +1,7 @@
-"""A child's driver: gives the run's weights to the link at update boundaries, and hands the parent's answer back to the run.
+"""A child's driver: passes the run's weights to the link at update boundaries, and the parent's answers back to the run.
 
-The run itself is an ordinary one. It goes on while an exchange is under way; what the parent sends is taken in at a later update
-(`federation.adoption`). While the parent is away the run trains on alone.
+The run itself is an ordinary one. It continues during an exchange and adopts the parent's answer at a later update
+(`federation.adoption`). While the parent is unreachable, the run continues alone.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from shoal.federation.normaliser import Counts, difference, merge
 from shoal.federation.settings import ExchangeConfig
 from shoal.federation.vectors import StateVectors
 
-RETURNS = 256  # episodes of one push whose returns travel
-LOOK = 0.05  # seconds between two looks at the connection, for a child that waits
-LAST = 10.0  # seconds for the last exchange of a run
+RETURNS = 256  # at most this many returns are sent with a push
+LOOK = 0.05  # seconds between two checks of the connection, for a child that waits
+LAST = 10.0  # seconds allowed for the last exchange of a run
 
 
 class Now(NamedTuple):
-    """What of the learner's state travels."""
+    """The exchanged part of the learner's state."""
 
     weights: np.ndarray
     counts: Counts | None
@@ -48,7 +48,7 @@ class _Given(NamedTuple):
 
 
 class ExchangeDriver:
-    """Drives one child's run: `launch.run(plan, driver=ExchangeDriver(...))`. Begins with the parent's weights `begun`."""
+    """Driver of one child's run: `launch.run(plan, driver=ExchangeDriver(...))`. Starts from the parent's weights `begun`."""
 
     def __init__(
         self,
@@ -73,7 +73,7 @@ class ExchangeDriver:
         self._at = time.monotonic()
 
     def __call__(self, report: Report) -> Reply | None:
-        """Count what happened, take in an answer that has come, begin an exchange that is due."""
+        """Count steps and episodes, adopt an answer that has arrived, begin an exchange that is due."""
         self._steps += report.env_steps - self._counted
         self._counted = report.env_steps
         self._episodes += len(report.episodes)
@@ -92,7 +92,7 @@ class ExchangeDriver:
         return self._reply(before, now)
 
     def finish(self, state: LearnerState | None) -> None:
-        """After the run: give what was learnt since the last exchange, if the parent is there to take it."""
+        """Push what was learnt since the last exchange, after the run and if the parent is connected."""
         if self.told_to_stop or state is None:
             return
         if self._given is not None and self._wait(LAST) is None:
@@ -134,7 +134,7 @@ class ExchangeDriver:
         self._version, self._at = version, time.monotonic()
 
     def _wait(self, seconds: float | None) -> Exchanged | None:
-        """The answer, waited for while the parent is connected, and at most so long."""
+        """Wait for the answer while the parent is connected, at most `seconds`."""
         until = math.inf if seconds is None else time.monotonic() + seconds
         while self._given is not None and self._link.connected and time.monotonic() < until:
             got = self._receive(LOOK)
@@ -143,7 +143,7 @@ class ExchangeDriver:
         return None
 
     def _receive(self, timeout: float) -> Exchanged | None:
-        """The answer, if it has come. What the parent refused counts as not given."""
+        """The answer, if it has arrived. A refused push counts as not sent."""
         given = self._given
         assert given is not None
         try:
@@ -165,15 +165,15 @@ class ExchangeDriver:
         return got
 
     def _adopted(self, now: Now, got: Exchanged) -> Now:
-        """What the run goes on with; the base of the next change is set."""
+        """Adopt an answer: the state that the run continues with. Sets the base of the next change."""
         given, self._given = self._given, None
         assert given is not None
         pushed = given.now
         if got.weights is None or not adopts_now(self._welcome.adopts, got.version, self._base):
-            self._start = pushed.weights  # the change until then is with the parent
+            self._start = pushed.weights  # the parent has the change up to here
             return now
         beta = self._welcome.beta
-        if got.missing is not None:  # slices that were lost: the child keeps its own there
+        if got.missing is not None:  # the child keeps its own weights where slices were lost
             got = got._replace(weights=np.where(got.missing, pushed.weights, got.weights))
         assert got.weights is not None
         weights = now.weights
@@ -189,7 +189,7 @@ class ExchangeDriver:
         return Now(weights, self._with_others(now.counts, given.counts, got.normaliser), {**now.moments, **moments})
 
     def _with_others(self, now: Counts | None, sent: Counts | None, all_: Counts | None) -> Counts | None:
-        """The child's statistics with what others have observed. A restarted parent may know less than it did: nothing then."""
+        """The child's statistics with those of others added, or unchanged if a restarted parent knows less than before."""
         if now is None or sent is None or all_ is None:
             return now
         if all_.samples < sent.samples:
@@ -211,7 +211,7 @@ class ExchangeDriver:
 
 
 def _unknown(mine: Counts | None, known: Counts | None) -> tuple[Counts | None, Counts | None]:
-    """(observations that the parent does not know of, all that it then knows). None once older ones have faded here."""
+    """(observations new to the parent, all that it then knows). None in place of new ones if older ones have faded here."""
     if mine is None or known is None:
         return None, known
     if mine.samples < known.samples:

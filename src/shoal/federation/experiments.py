@@ -1,6 +1,6 @@
-"""Genkidama's experiments: A3C on one machine, alpha and beta of a parent with two children, and one against the other.
+"""Genkidama's experiments: A3C on one machine, a parent with two children over alpha and beta, and a comparison of both.
 
-Each training is a `shoal train` or a `shoal federation local` in a process of its own, as a user would start it.
+Each training is a `shoal train` or a `shoal federation local` in its own process, as a user would start it.
 """
 
 from __future__ import annotations
@@ -24,44 +24,44 @@ Tell = Callable[[int, int, str], None]  # runs done, runs in all, what comes nex
 
 @dataclass(frozen=True, kw_only=True)
 class AloneConfig:
-    """A3C on one machine, in several ways."""
+    """A3C on one machine, with several settings."""
 
     env: str
     """environment id"""
     steps: Positive
     """environment steps of each run"""
     ways: dict[str, dict[str, Any]]
-    """settings of `shoal train` of each row, by its name"""
+    """settings of `shoal train` for each row, by row name"""
     settings: dict[str, Any]
     """settings that all runs share"""
     eval_episodes: Positive = 500
-    """episodes of each trained agent, as many greedy as sampled"""
+    """greedy episodes of each trained agent, and as many sampled ones"""
     seeds: Positive = 1
     """runs of each"""
 
 
 @dataclass(frozen=True, kw_only=True)
 class BlendConfig:
-    """A parent with children on this machine, over alpha and beta."""
+    """A parent with children on this machine, over a grid of alpha and beta."""
 
     env: str
     """environment id"""
     updates: Positive
-    """of the parent's weights"""
+    """updates of the parent's weights"""
     eval_every: NonNegative
-    """updates between two evaluations on the way"""
+    """updates between two evaluations during training"""
     alphas: tuple[Fraction, ...]
     """how far the parent moves towards a child"""
     betas: tuple[Fraction, ...]
     """how far a child moves towards the parent"""
     children: Positive = 2
-    """processes that train"""
+    """number of children, each a process"""
     settings: dict[str, Any]
     """settings of `shoal federation local`"""
     published: dict[str, list[float]] = field(default_factory=dict)
-    """published learning paths by row, a value for each 100 updates"""
+    """published learning curves by row, one value for every 100 updates"""
     eval_episodes: Positive = 500
-    """episodes of the parent's last weights, as many greedy as sampled"""
+    """greedy episodes with the parent's last weights, and as many sampled ones"""
     seeds: Positive = 1
     """runs of each"""
 
@@ -71,27 +71,27 @@ class VersusConfig(BlendConfig):
     steps: Positive
     """environment steps of a run on one machine"""
     ways: dict[str, dict[str, Any]]
-    """settings of `shoal train` of each row on one machine, by its name"""
+    """settings of `shoal train` for each row on one machine, by row name"""
     alone: dict[str, Any]
-    """settings that those share"""
+    """settings that the runs on one machine share"""
 
 
 def alone(size: Mapping[str, Any], folder: Path, tell: Tell) -> dict[str, Any]:
-    """One training a way and seed, each judged by episodes of its last weights."""
+    """Train once for each row and seed; evaluate each run's last weights."""
     config = build(AloneConfig, size)
     found = _alone(config.env, config.steps, config.ways, config.settings, config, folder, tell)
     return {"rows": _rows(found), "figures": [_curves(config.env, found)], "notes": []}
 
 
 def blend(size: Mapping[str, Any], folder: Path, tell: Tell) -> dict[str, Any]:
-    """One federation a pair of alpha and beta and seed: its last weights, and its learning path."""
+    """Run one federation for each alpha, beta and seed; report its last weights and its learning curve."""
     config = build(BlendConfig, size)
     found = _blended(config, folder, tell, 0)
     return {"rows": _rows(found), "figures": [_paths(config, found)], "notes": _notes(config)}
 
 
 def versus(size: Mapping[str, Any], folder: Path, tell: Tell) -> dict[str, Any]:
-    """The federation beside trainings on one machine."""
+    """Compare the federation with trainings on one machine."""
     config = build(VersusConfig, size)
     machines = _alone(config.env, config.steps, config.ways, config.alone, config, folder, tell)
     joined = _blended(config, folder, tell, sum(map(len, machines.values())))
@@ -146,7 +146,7 @@ def _pair(alpha: float, beta: float) -> str:
 
 
 def _run(words: list[str], settings: Mapping[str, Any], out: Path) -> Path:
-    """The folder of a finished run: as it was found, or after training."""
+    """The folder of a finished run, which is trained first if it does not exist."""
     summary = out / "summary.json"
     if summary.is_file() and not read_json(summary)["stopped"]:
         return out
@@ -157,12 +157,12 @@ def _run(words: list[str], settings: Mapping[str, Any], out: Path) -> Path:
     if done.code:
         raise BadInput(done.reason) if done.code == BadInput.exit_code else RunFailed(done.reason)
     if not summary.is_file() or read_json(summary)["stopped"]:
-        raise KeyboardInterrupt  # it was stopped, and so are we
+        raise KeyboardInterrupt  # the run was stopped, which stops the experiment too
     return out
 
 
 def _rows(found: Mapping[str, list[Path]]) -> list[dict[str, Any]]:
-    """What the runs of each row came to, one value a seed. Means and deviations are of sampled actions, as the thesis has them."""
+    """Results of each row, one value per seed. Means and deviations are of sampled actions, as in the thesis."""
     names = {
         "mean": "eval_sampled_mean",
         "sd": "eval_sampled_sd",
@@ -203,7 +203,7 @@ def _curves(env: str, found: Mapping[str, list[Path]]) -> dict[str, Any]:
 
 
 def _paths(config: BlendConfig, found: Mapping[str, list[Path]]) -> dict[str, Any]:
-    """Evaluations on the way, and the published ones at the same share of the run."""
+    """Learning curves of the evaluations, and the published ones stretched to the same length."""
     lines: list[dict[str, Any]] = []
     for name, runs in found.items():
         measured = [_measured(run, "eval/return", "speed/updates") for run in runs]
@@ -212,10 +212,8 @@ def _paths(config: BlendConfig, found: Mapping[str, list[Path]]) -> dict[str, An
             known = config.published[name]
             at = [config.updates * (i + 1) / len(known) for i in range(len(known))]
             lines.append({"name": f"{name}, published", "runs": [{"steps": at, "values": list(known)}]})
-    hint = (
-        "Evaluations of the parent's weights on the way; the published path is stretched to the same number of updates."
-    )
-    return _figure("paths", "Learning paths", hint, "updates of the parent", config.env, lines)
+    hint = "Evaluations of the parent's weights during training; the published curve is stretched to the same number of updates."
+    return _figure("paths", "Learning curves of the parent", hint, "updates of the parent", config.env, lines)
 
 
 def _figure(name: str, title: str, hint: str, x: str, env: str, lines: list[dict[str, Any]]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""What is let in: tokens, limits, checks of vectors, strikes. No I/O; time is an argument."""
+"""Admission to a parent: tokens, limits, checks of vectors, strikes. No I/O; time is an argument."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ from shoal.federation.rules.rule import columns
 from shoal.federation.wire import Reason, Violation
 
 ANY = "*"  # a token with this name admits a child of any name
-# What an honest child never sends. The others may happen to anybody: a lost answer, a slow link, a restarted parent.
+# Reasons that count as strikes: an honest child never causes them. The others have harmless causes too: a lost answer, a slow
+# link, a restarted parent.
 STRIKES: frozenset[Reason] = frozenset(
     {
         "malformed",
@@ -37,26 +38,26 @@ STRIKES: frozenset[Reason] = frozenset(
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """What one parent puts up with."""
+    """Limits of one parent."""
 
     connections: int = 2048
     """Open connections."""
     children: int = 10_000
-    """Names of children that are remembered."""
+    """Children that the parent remembers, connected or not."""
     greeting: int = 1024
     """Open connections that have not said hello yet."""
     hello_seconds: float = 10.0
-    """Time for TLS, the opening handshake and the hello."""
+    """Seconds allowed for TLS, the opening handshake and the hello."""
     stall_seconds: float = 60.0
-    """Time between two fragments of a message, and to take an answer."""
+    """Seconds allowed between two fragments of a message, and for an answer to be received."""
     fragment_bytes: int = 4 * 2**20
     """The largest single WebSocket frame; longer messages must come in fragments."""
     pushes_per_second: float = 500.0
-    """Of one child, on average."""
+    """Average pushes a second of one child."""
     bytes_per_second: float = 2.0**30
-    """Of one child, on average."""
+    """Average bytes a second of one child."""
     ratio: float = 1e3
-    """A push may have this many times the parent's root mean square and largest value, not more."""
+    """Root mean square and largest value of a push, at most this many times the parent's."""
     samples: float = 1e9
     """Observations that one push may add to the normaliser."""
     strikes: int = 5
@@ -72,9 +73,9 @@ class Limits:
 
 
 class Token(NamedTuple):
-    """A secret is known by its SHA-256 alone."""
+    """A token. Only the SHA-256 of its secret is kept."""
 
-    child: str  # whom it admits, or ANY
+    child: str  # the child that it admits, or ANY
     digest: str
     revoked: bool = False
 
@@ -87,18 +88,18 @@ class Tokens:
 
     @classmethod
     def from_json(cls, text: bytes) -> Tokens:
-        """The tokens of `to_json`."""
+        """Read the output of `to_json`."""
         try:
             return cls(tuple(msgspec.json.decode(text, type=list[Token])))
         except msgspec.DecodeError as error:
-            raise BadInput(f"not a file of tokens: {error}") from None
+            raise BadInput(f"not a token file: {error}") from None
 
     def to_json(self) -> bytes:
-        """For a file; holds no secret."""
+        """Encode for a file; contains no secret."""
         return msgspec.json.encode(self.tokens)
 
     def issue(self, child: str = ANY) -> str:
-        """A new secret of 256 bits for this child, or for any."""
+        """Create a secret of 256 bits for this child, or for any."""
         secret = secrets.token_urlsafe(32)
         self.admit(secret, child)
         return secret
@@ -110,13 +111,13 @@ class Tokens:
         self.tokens = (*self.tokens, Token(child, _digest(secret)))
 
     def revoke(self, child: str) -> int:
-        """Accept the child's tokens no longer; how many there were."""
+        """Stop accepting the child's tokens; the number of tokens revoked."""
         found = [token for token in self.tokens if token.child == child and not token.revoked]
         self.tokens = tuple(token._replace(revoked=True) if token in found else token for token in self.tokens)
         return len(found)
 
     def check(self, secret: str, child: str) -> None:
-        """Raise `Violation` unless the secret admits this child. The time taken does not tell why not."""
+        """Raise `Violation` unless the secret admits this child. The time taken does not reveal the reason."""
         given, fits = _digest(secret), False
         for token in self.tokens:
             same = hmac.compare_digest(given, token.digest)
@@ -130,13 +131,13 @@ def _digest(secret: str) -> str:
 
 
 class Bucket:
-    """Lets through `rate` units a second on average, and two seconds' worth at once."""
+    """Token bucket: `rate` units a second on average, with bursts of two seconds' worth."""
 
     def __init__(self, rate: float, now: float) -> None:
         self._rate, self._level, self._at = rate, 2.0 * rate, now
 
     def take(self, units: float, now: float) -> float:
-        """0 if the units pass, else the seconds after which to try again. A larger burst passes when the bucket is full."""
+        """Take units: 0 if they pass, else the seconds to wait. A request above the burst size passes if the bucket is full."""
         self._level = min(2.0 * self._rate, self._level + (now - self._at) * self._rate)
         self._at = now
         wanted = min(units, 2.0 * self._rate)
@@ -147,14 +148,14 @@ class Bucket:
 
 
 class Scale(NamedTuple):
-    """How large a vector is."""
+    """Size of a vector's values."""
 
     rms: float
     largest: float
 
 
 def scale_of(vector: np.ndarray) -> Scale:
-    """Raises `Violation` unless every value is finite."""
+    """Measure a vector's scale. Raises `Violation` unless every value is finite."""
     if not len(vector):
         return Scale(0.0, 0.0)
     peaks = [max(part.max(), -part.min()) for part in map(vector.__getitem__, columns(len(vector)))]
@@ -183,7 +184,7 @@ def check_scale(name: str, scale: Scale, parent: Scale, ratio: float) -> None:
 
 
 class Guard:
-    """Counts of what was refused, and who is quarantined. Only an authenticated child can collect strikes."""
+    """Counts refusals and quarantines children. Only an authenticated child can collect strikes."""
 
     def __init__(self, limits: Limits, tokens: Tokens) -> None:
         self.limits, self.tokens = limits, tokens
@@ -206,7 +207,7 @@ class Guard:
         del self.strikes[child]
 
     def pace(self, child: str, bytes_: int, now: float) -> None:
-        """Raise `Violation` if the child pushes too often or too much."""
+        """Raise `Violation` if the child exceeds its rate of pushes or bytes."""
         if child not in self._pushes:
             self._pushes[child] = Bucket(self.limits.pushes_per_second, now)
             self._bytes[child] = Bucket(self.limits.bytes_per_second, now)
@@ -217,7 +218,7 @@ class Guard:
             )
 
     def count(self, violation: Violation, child: str = "") -> None:
-        """Remember a refusal, of an authenticated child if named."""
+        """Count a refusal; `child` is named only if it is authenticated."""
         self.refused[violation.reason] += 1
         if child and violation.reason in STRIKES:
             self.strikes[child] += 1

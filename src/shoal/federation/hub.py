@@ -1,7 +1,7 @@
-"""The parent without I/O: sessions bring messages, the hub checks them, changes the state and answers.
+"""The parent without I/O: sessions deliver messages; the hub checks them, changes the state and answers.
 
 One thread owns a hub. `hub.state` is an immutable value that other threads may read at any time: pulls, evaluation and
-checkpoints work on such a snapshot, so that no child waits for another.
+checkpoints work on such a snapshot, so no child waits for another.
 """
 
 from __future__ import annotations
@@ -21,29 +21,29 @@ from shoal.federation.rules.rule import Rule
 from shoal.federation.state import Arrival, State
 from shoal.federation.wire import Buffer, Message, Violation
 
-REPORTED = 128  # children in a status message: with the longest names they fit into its 64 KiB
+REPORTED = 128  # children listed in a status message; even with the longest names they fit into 64 KiB
 
 
 @dataclass(frozen=True, kw_only=True)
 class Federation:
-    """What a federation is: fixed for a run."""
+    """Constants of a federation, fixed for a run."""
 
     run: str
-    """Name of the run; a child that joined another one is refused."""
+    """Name of the run; a child that belongs to another run is refused."""
     architecture: str
     """Fingerprint of the weights' layout."""
     rule: Rule
-    """How weights are taken in."""
+    """How children's weights are merged."""
     rule_name: str
-    """Its name in `RULES`."""
+    """Name of the rule in `RULES`."""
     settings: Mapping[str, Any] = field(default_factory=dict)
-    """For the children, as JSON: environment, algorithm, net, when to exchange."""
+    """Settings for the children, as JSON: environment, algorithm, net, when to exchange."""
     by_steps: bool = False
-    """Weigh contributions by environment steps; equally if not."""
+    """Weight contributions by environment steps instead of equally."""
 
 
 class Answer(NamedTuple):
-    """What to send, and whether to close then."""
+    """A message to send, and whether to close the connection afterwards."""
 
     message: list[Buffer] | None
     close: bool = False
@@ -51,7 +51,7 @@ class Answer(NamedTuple):
 
 @dataclass
 class Links:
-    """What is remembered of a child beyond a connection: copies for differences, and which way to compress."""
+    """Memory of a child across connections: reference copies for differences, byte counts, the state of compression."""
 
     up: Mirror | None = None  # its last push, numbered by sequence
     down: Mirror | None = None  # the weights that it was last sent
@@ -61,7 +61,7 @@ class Links:
 
 
 class Hub:
-    """Everything of a parent but its sockets and its files."""
+    """A complete parent except for sockets and files."""
 
     def __init__(
         self,
@@ -77,16 +77,16 @@ class Hub:
             len(start.weights), 0 if start.normaliser is None else len(start.normaliser.mean), tuple(start.moments)
         )
         self.sessions: dict[str, Session] = {}  # by child
-        self.open = self.greeting = 0  # connections, and those before their hello
-        self.stop = False  # nothing more is taken in, and answers tell children to end
-        self.heard: Callable[[wire.Push], None] = lambda push: None  # called with every push that was applied
+        self.open = self.greeting = 0  # open connections, and those that have not said hello
+        self.stop = False  # pushes are no longer applied, and answers tell children to stop
+        self.heard: Callable[[wire.Push], None] = lambda push: None  # called with every applied push
         self.greeted: Callable[[str, str], None] = lambda child, token: None  # called with every child that joins
         self._links: dict[str, Links] = {}
         self._numbers = numbers
-        self._scale: tuple[int, Scale] = (-1, Scale(0.0, 0.0))  # of the weights of a version
+        self._scale: tuple[int, Scale] = (-1, Scale(0.0, 0.0))  # (version, scale of its weights)
 
     def session(self, ended: Callable[[], None] = lambda: None) -> Session:
-        """A connection was opened; `ended` is called when another one takes its place. Raises `Violation` if full."""
+        """Begin a connection; `ended` is called when a newer one replaces it. Raises `Violation` if the parent is full."""
         limits = self.guard.limits
         if self.open >= limits.connections or self.greeting >= limits.greeting:
             violation = Violation("full", f"{self.open} connections, {self.greeting} of them without hello")
@@ -95,7 +95,7 @@ class Hub:
         return Session(self, ended)
 
     def tick(self, now: float) -> None:
-        """Let time pass: rounds may end."""
+        """Advance the clock: rounds may end."""
         if self.stop:
             return
         self.state = state.tick(self.state, self.federation.rule, now)
@@ -105,11 +105,11 @@ class Hub:
         return state.to_arrays(self.state)
 
     def stored(self, arrays: Mapping[str, np.ndarray]) -> None:
-        """These arrays of `checkpoint` are on disk: the versions that they reserve may be given out."""
+        """Confirm that these arrays of `checkpoint` are on disk, which releases the versions that they reserve."""
         self.state = self.state._replace(ceiling=max(self.state.ceiling, state.from_arrays(arrays).version))
 
     def report(self, most: int | None = None) -> dict[str, Any]:
-        """The status: children, versions, contributions, refusals. With `most`, lists only the children that pushed most often."""
+        """The status: children, versions, contributions, refusals. With `most`, only the children that pushed most often."""
         now = self.state
         listed = sorted(now.children.items(), key=lambda item: -item[1].pushes)[:most]
         return {
@@ -140,11 +140,11 @@ class Hub:
         }
 
     def links(self, child: str) -> Links:
-        """What is remembered of a child."""
+        """The memory of a child."""
         return self._links.setdefault(child, Links())
 
     def welcome(self, child: str) -> wire.Welcome:
-        """What a child is told at its hello."""
+        """The answer to a child's hello."""
         now, federation = self.state, self.federation
         return wire.Welcome(
             run=federation.run,
@@ -163,7 +163,7 @@ class Hub:
         )
 
     def push(self, message: Message, child: str, keeps: bool, now: float) -> tuple[int, bool]:
-        """Apply a push: (its sequence number, whether it was new). `keeps`: its differences need a copy here."""
+        """Apply a push: (its sequence number, whether it was new). `keeps`: keep a copy for the child's next difference."""
         header: wire.Push = message.header
         received = sum(part.bytes for part in header.parts)
         self.guard.pace(child, received, now)
@@ -173,7 +173,7 @@ class Hub:
             raise Violation(
                 "architecture", f"architecture {header.architecture!r}; this run has {self.federation.architecture!r}"
             )
-        # Before anything is decoded: differences of a push that was applied refer to a copy that has moved on.
+        # Checked before decoding: a push that was applied already refers to a copy that has since changed.
         if not state.is_new(self.state, child, header.sequence) or self.stop:
             return header.sequence, False
         named = message.named()
@@ -197,7 +197,7 @@ class Hub:
         return header.sequence, applied
 
     def weights(self, child: str, hello: wire.Hello, have: int | None) -> tuple[list[Encoded], int | None]:
-        """The parent's weights for this child, and the number under which both sides then hold them."""
+        """The parent's weights for this child, and the number that identifies them as the next reference on both sides."""
         links, now = self.links(child), self.state
         mirror = links.down if links.down is not None and links.down.number == have else None
         squeeze = links.squeeze if hello.zstd else Squeeze(False)
@@ -242,16 +242,16 @@ class Session:
 
     @property
     def greeting(self) -> bool:
-        """Whether the hello has yet to come."""
+        """Whether the hello is still missing."""
         return self._hello is None
 
     @property
     def closed(self) -> bool:
-        """Whether nothing more is accepted."""
+        """Whether the session accepts no more messages."""
         return self._side.stage is Stage.CLOSED
 
     def feed(self, fragment: Buffer) -> Answer | None:
-        """Take a fragment; an answer is a refusal that ends the connection."""
+        """Take a fragment; the only answer is a refusal that ends the connection."""
         try:
             self._side.feed(fragment)
         except Violation as violation:
@@ -259,7 +259,7 @@ class Session:
         return None
 
     def finish(self, now: float) -> Answer:
-        """A message ended: the answer to it."""
+        """End a message; the answer to it."""
         header = None
         try:
             message = self._side.finish()
@@ -269,7 +269,7 @@ class Session:
             return self.refuse(violation, header.sequence if isinstance(header, wire.Push) else None)
 
     def refuse(self, violation: Violation, sequence: int | None = None) -> Answer:
-        """Say why, count it, and close if that is fatal or the child is quarantined by it."""
+        """Refuse with a reason and count it; close if the violation is fatal or leads to quarantine."""
         child = self._hello.child if self._hello else ""
         self._hub.guard.count(violation, child)
         fatal = violation.fatal or (bool(child) and self._hub.guard.quarantined(child))
@@ -285,7 +285,7 @@ class Session:
         return Answer(wire.pieces(refused), fatal)
 
     def closed_by_peer(self) -> None:
-        """The connection is gone. To be called exactly once, at the end."""
+        """Clean up after the connection has ended. Must be called exactly once."""
         hub = self._hub
         hub.open -= 1
         if self._hello is None:
@@ -348,6 +348,6 @@ class Session:
         return Answer(wire.pieces(hub.welcome(hello.child)))
 
     def supersede(self) -> None:
-        """A newer connection of the same child takes this one's place: what still comes here is dropped."""
+        """Close, because a newer connection of the same child replaces this one; later messages here are dropped."""
         self._side.close()
         self._ended()

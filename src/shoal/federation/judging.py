@@ -1,4 +1,4 @@
-"""Evaluation of a parent's weights beside the training, one snapshot at a time, in the guarded process of `launch`."""
+"""Evaluation of a parent's weights during training, one snapshot at a time, in the evaluation process of `launch`."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from shoal.launch.evaluation import EvaluationFailed, Evaluator
 
 
 class Judged(NamedTuple):
-    """What one evaluation came to."""
+    """Result of one evaluation."""
 
-    state: State  # the snapshot whose weights played
-    ret: float  # mean of its episodes
+    state: State  # the evaluated snapshot
+    ret: float  # mean return of its episodes
 
 
 class Judging:
-    """Evaluations of one parent. Nothing here waits; the process that plays has half of the time at most."""
+    """Evaluations of one parent. Nothing here blocks; evaluation takes at most half of the wall-clock time."""
 
     def __init__(
         self,
@@ -41,14 +41,14 @@ class Judging:
         self._evaluator, self._algorithm, self._vectors, self._say = evaluator, algorithm, vectors, say
         self._every, self._sample, self._seed = every, sample, seed
         self._number = 0
-        self._snapshot: State | None = None  # whose weights play now
+        self._snapshot: State | None = None  # under evaluation now
         self._began = self._pause_until = 0.0
-        self._next = every  # updates at which the next one is due
+        self._next = every  # updates at which the next evaluation is due
         self.failed = False
         self.last: float | None = None
 
     def look(self, state: State, *, wanted: bool) -> Judged | None:
-        """Begin an evaluation that is due, or `wanted` at once; the one that has just ended, if one has."""
+        """Begin an evaluation if one is due or `wanted`; the result of one that has just ended, or None."""
         if self.failed:
             return None
         try:
@@ -59,7 +59,7 @@ class Judging:
             played = self._evaluator.look()
         except EvaluationFailed as error:
             self.failed = True
-            self._say(f"no further evaluation on the way: {error}")
+            self._say(f"no further evaluation during training: {error}")
             return None
         if played is None:
             return None

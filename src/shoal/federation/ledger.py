@@ -1,4 +1,4 @@
-"""What a parent remembers of its children's pushes: returns, rates, times of exchanges. No I/O; time is an argument."""
+"""Statistics of the children's pushes: returns, rates, exchange times. No I/O; time is an argument."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ import numpy as np
 from shoal.federation import wire
 from shoal.federation.state import State
 
-WINDOW = 100  # episodes behind the mean return, as in `shoal train`
-TIMES = 4096  # exchanges behind the quantiles
-RATE_SECONDS = 20.0  # of a child's pushes behind its rate
-SHOWN = 16  # children that have metrics of their own
+WINDOW = 100  # episodes in the mean return, as in `shoal train`
+TIMES = 4096  # exchanges in the quantiles
+RATE_SECONDS = 20.0  # window of a child's rate
+SHOWN = 16  # children with their own metrics
 
 
 class Heard(NamedTuple):
-    """A push that was applied, and when."""
+    """An applied push, and the time of it."""
 
     push: wire.Push
     at: float
@@ -37,7 +37,7 @@ class Child(NamedTuple):
 
 
 class Ledger:
-    """Fed with pushes, asked for numbers."""
+    """Collects pushes and computes statistics."""
 
     def __init__(self) -> None:
         self.recent: deque[float] = deque(maxlen=WINDOW)
@@ -46,7 +46,7 @@ class Ledger:
         self._pushes: dict[str, deque[tuple[float, int]]] = {}  # by child: (when, steps)
 
     def add(self, heard: Heard) -> None:
-        """A push came."""
+        """Add a push."""
         push = heard.push
         self.recent.extend(push.returns)
         self.new.extend(push.returns)
@@ -59,7 +59,7 @@ class Ledger:
 
     @property
     def return_mean(self) -> float | None:
-        """Of the children's last 100 episodes."""
+        """Mean return of the children's last 100 episodes."""
         return float(np.mean(self.recent)) if self.recent else None
 
     @property
@@ -68,18 +68,18 @@ class Ledger:
         return self.return_mean if len(self.recent) == WINDOW else None
 
     def quantile(self, share: float) -> float | None:
-        """Milliseconds of an exchange, as the children measured them."""
+        """Quantile of the exchange times in milliseconds, as the children measured them."""
         return float(np.quantile(self.times, share)) if self.times else None
 
     def rate(self, child: str, now: float) -> float:
-        """Environment steps a second of one child."""
+        """Environment steps per second of one child."""
         pushes = [one for one in self._pushes.get(child, ()) if now - one[0] <= RATE_SECONDS]
         if len(pushes) < 2:
             return 0.0
         return sum(steps for _, steps in pushes[1:]) / max(1e-9, pushes[-1][0] - pushes[0][0])
 
     def children(self, state: State, now: float) -> list[Child]:
-        """All that ever joined, by name."""
+        """All children that ever joined, by name."""
         return [
             Child(
                 name,
@@ -93,7 +93,7 @@ class Ledger:
         ]
 
     def metrics(self, state: State, now: float) -> dict[str, float]:
-        """For a line of the sinks; the returns since the one before are taken."""
+        """Metrics for the sinks; returns are those since the previous call."""
         new, self.new = [ret for ret in self.new if math.isfinite(ret)], []
         found: dict[str, float] = {
             "federation/children": float(state.present),
@@ -115,5 +115,5 @@ class Ledger:
 
 
 def updates_of(state: State) -> int:
-    """Changes of the parent's weights: versions, without those that restarts skipped."""
+    """Updates of the parent's weights: its versions without those that restarts skipped."""
     return state.version - sum(end - begin for begin, end in state.jumps)

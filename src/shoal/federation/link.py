@@ -1,12 +1,12 @@
-"""A child's connection on a thread of its own: training goes on while an exchange is under way.
+"""A child's connection on its own thread: training continues during an exchange.
 
     with Link(url, courier) as link:         # dials, says hello; raises BadInput, Refusal or Lost if that fails
         link.give(Update(...))                # returns at once
         ...                                   # train
-        got = link.take()                     # None while the answer is under way
+        got = link.take()                     # None until the answer has arrived
 
-After a lost connection the link dials again, with growing random pauses, for as long as it lives. An update that was given
-is then repeated, or found to be applied; it counts exactly once.
+After a lost connection the link reconnects, with growing random pauses, until it is closed. It repeats the open update unless
+the parent has applied it already: every update counts exactly once.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ from shoal.federation.courier import Courier, Exchanged, Update
 from shoal.federation.datagrams import DatagramClient
 from shoal.federation.timeouts import AdaptiveTimeout, backoff
 
-ASK = 1.0  # seconds between two questions whether training is over, where answers are datagrams
-# The parent will not think better of these: dialling again is of no use.
+ASK = 1.0  # over UDP, seconds between two status requests, which tell whether training is over
+# Reasons that will not change: reconnecting is useless.
 FINAL = frozenset({"token", "quarantined", "architecture", "run", "name", "protocol", "superseded"})
 
 
@@ -52,10 +52,10 @@ class Link:
     ) -> None:
         assert (url is None) != (listen is None), "a child dials or listens"
         self.courier = courier
-        self.url = url or ""  # where the parent dials, once a child listens
+        self.url = url or ""  # for a listening child, the URL that the parent dials
         self.rejoined = 0
         self.connected = False
-        self.datagrams = False  # pushes travel by UDP, to the parent's own address
+        self.datagrams = False  # push over UDP, to the parent's address
         self._bytes = (0, 0)  # of connections that have ended
         self._client: Client | None = None
         self.milliseconds: deque[float] = deque(maxlen=1024)  # of the last exchanges
@@ -63,9 +63,9 @@ class Link:
         self._timeout = AdaptiveTimeout()
         self._results: queue.SimpleQueue[Exchanged | ShoalError] = queue.SimpleQueue()
         self._busy = self._closing = False
-        self._udp: tuple[Client, DatagramClient] | None = None  # for the connection that it belongs to
+        self._udp: tuple[Client, DatagramClient] | None = None  # with the connection that it belongs to
         self._asked = 0.0
-        self._error: ShoalError | None = None  # why there is no link any more
+        self._error: ShoalError | None = None  # what ended the link
         self._listens: Future[str] = Future()
         self._joined: Future[None] = Future()
         self._thread = threading.Thread(target=self._run, name=f"federation link of {courier.child}", daemon=True)
@@ -84,7 +84,7 @@ class Link:
         self.close()
 
     def wait_joined(self) -> None:
-        """Wait for the first welcome, for a child that listens as long as it takes. Raises what prevented it."""
+        """Wait for the first welcome; a listening child waits indefinitely. Raises the error that prevented it."""
         self._joined.result()
 
     @property
@@ -94,29 +94,29 @@ class Link:
 
     @property
     def bytes_up(self) -> int:
-        """Sent so far."""
+        """Bytes sent so far."""
         return self._bytes[0] + (self._client.bytes_up if self._client is not None else 0)
 
     @property
     def bytes_down(self) -> int:
-        """Received so far."""
+        """Bytes received so far."""
         return self._bytes[1] + (self._client.bytes_down if self._client is not None else 0)
 
     def give(self, update: Update | None) -> None:
-        """Begin an exchange: push an update, or with None only pull. The one before must have been taken.
+        """Begin an exchange: push an update, or with None only pull. The previous answer must have been taken.
 
-        Raises what has ended the link for good.
+        Raises the error that ended the link, if one did.
         """
-        assert not self._busy, "the exchange before has not been taken"
+        assert not self._busy, "the previous exchange has not been taken"
         if self._error is not None:
             raise self._error
         self._busy = True
         self._loop.call_soon_threadsafe(self._given.put_nowait, update)
 
     def take(self, timeout: float | None = 0.0) -> Exchanged | None:
-        """What the parent answered, None while that is under way; waits up to `timeout` seconds, for ever with None.
+        """The parent's answer, or None if it has not arrived within `timeout` seconds; None waits indefinitely.
 
-        Raises `Refusal` if the parent refused the update; a `RunFailed` if it will never accept this child again.
+        Raises `Refusal` if the parent refused the update, `RunFailed` if it will never accept this child again.
         """
         try:
             got = self._results.get(timeout=timeout) if timeout != 0.0 else self._results.get_nowait()
@@ -142,7 +142,7 @@ class Link:
             pass
         except ShoalError as error:
             self._fail(error)
-        except Exception as error:  # reported where the answer is awaited
+        except Exception as error:  # raised again in `give` and `take`
             self._fail(RunFailed(f"the link to the parent failed: {type(error).__name__}: {error}"))
 
     def _fail(self, error: ShoalError) -> None:
@@ -164,7 +164,7 @@ class Link:
             await self._keep(listener)
 
     async def _keep(self, listener: Listener | None) -> None:
-        """Connections one after the other; the first failure to connect is told, later ones are waited out."""
+        """Connect again and again; raise if the very first attempt fails, wait and retry after later failures."""
         generator, attempt = random.Random(), 0
         open_job: list[Update | None] = []  # given, and not yet answered
         while True:
@@ -202,7 +202,7 @@ class Link:
         return self._by_datagrams(client, update) if self.datagrams else client.push(update)
 
     async def _by_datagrams(self, client: Client, update: Update) -> Exchanged:
-        """Push by UDP. What is lost is missed; whether training is over is asked for on the connection, now and then."""
+        """Push over UDP; lost slices are skipped. The WebSocket connection tells now and then whether training is over."""
         if self._udp is None or self._udp[0] is not client:
             await self._close_udp()
             at, welcome = urlsplit(self.url), self.courier.welcome
@@ -230,7 +230,7 @@ class Link:
             self._udp = None
 
     async def _exchange(self, client: Client, open_job: list[Update | None]) -> None:
-        """Serve what is given until the connection fails."""
+        """Process given updates until the connection fails."""
         while True:
             began = time.perf_counter()
             if not open_job:
@@ -239,7 +239,7 @@ class Link:
                 pushes = open_job[0] is not None
                 got = self._begun(client, open_job[0])
             else:
-                # The connection was lost on the way: the push may be open still, or applied without its answer.
+                # The connection was lost during an exchange: the push may still be open, or applied without its answer.
                 pushes = self.courier.open
                 got = client.repeat() if pushes else client.pull()
             try:

@@ -1,4 +1,4 @@
-"""Children of a parent on the same machine: processes of their own, which end with it, whatever ends it."""
+"""Children on the parent's machine: processes that always end when the parent does."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from typing import Self
 from shoal.core.errors import BadInput
 from shoal.process.commands import Command
 
-RESTARTS = 3  # of a child that something kills
-GRACE = 15.0  # seconds for a child to write its checkpoint
+RESTARTS = 3  # of a child that was killed or crashed
+GRACE = 15.0  # seconds for a child to write its last checkpoint
 
 
 class LocalChildren:
-    """`count` processes `shoal join ...`. One that is killed begins again under its name; one that is refused ends all."""
+    """`count` processes `shoal join ...`. A killed child is restarted under its name; a refused child ends all."""
 
     def __init__(self, count: int, folder: Path, words: Sequence[str], say: Callable[[str], None]) -> None:
         self._count, self._folder, self._words, self._say = count, folder, tuple(words), say
@@ -33,13 +33,13 @@ class LocalChildren:
         self.close()
 
     def start(self, url: str, token_file: Path) -> None:
-        """Start all of them."""
+        """Start all children."""
         self._join = ["join", url, "--token-file", str(token_file), "--quiet", *self._words]
         for number in range(self._count):
             self._begin(f"child-{number}")
 
     def over(self) -> bool:
-        """Whether no child is left. Raises `BadInput` with a child's reason where it was refused."""
+        """Whether no child is left. Raises `BadInput` with the reason if a child was refused."""
         for name, child in list(self._running.items()):
             code = child.code
             if code is None:
@@ -50,14 +50,14 @@ class LocalChildren:
             if code == 0:
                 continue
             if self._lives[name] <= RESTARTS:
-                self._say(f"{name} was lost ({child.reason if code > 0 else f'signal {-code}'}): it begins again")
+                self._say(f"{name} was lost ({child.reason if code > 0 else f'signal {-code}'}): restarting it")
                 self._begin(name)
             else:
-                self._say(f"{name} was lost {self._lives[name]} times: it is left out")
+                self._say(f"{name} was lost {self._lives[name]} times: not restarting it again")
         return not self._running
 
     def close(self) -> None:
-        """End those that still run: a request first, then by force."""
+        """End the running children: by SIGTERM, and after a grace period by SIGKILL."""
         for child in self._running.values():
             child.send(signal.SIGTERM)
         until = time.monotonic() + GRACE

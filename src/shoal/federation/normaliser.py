@@ -1,7 +1,7 @@
-"""Statistics of observations, merged by counts and never averaged; optimiser moments, which are.
+"""Observation statistics, which are merged by counts, and optimiser moments, which are averaged.
 
-What travels up is what a child has seen since its last push that was applied, so that nothing is counted twice; what travels
-down is the statistics of all children. Both as one float64 vector: count, mean [m], M2 [m].
+A child sends the statistics of its observations since its last applied push, so that nothing is counted twice; the parent
+sends those of all children. Both are one float64 vector: count, mean [m], M2 [m].
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ class Counts(NamedTuple):
 
 
 def empty(size: int) -> Counts:
-    """The statistics of no sample."""
+    """Statistics of no samples."""
     return Counts(0.0, np.zeros(size), np.zeros(size))
 
 
 def merge(a: Counts, b: Counts) -> Counts:
-    """The statistics of both samples together (Chan, Golub and LeVeque 1983).
+    """Statistics of both samples together (Chan, Golub and LeVeque 1983).
 
     n = n_a + n_b;  mean = mean_a + d n_b / n;  M2 = M2_a + M2_b + d^2 n_a n_b / n, where d = mean_b - mean_a.
     """
@@ -40,7 +40,7 @@ def merge(a: Counts, b: Counts) -> Counts:
 
 
 def difference(whole: Counts, before: Counts) -> Counts:
-    """The samples of `whole` that are not in `before`: merge(before, difference) is `whole`, but for rounding."""
+    """Statistics of the samples in `whole` but not in `before`: merge(before, difference) is `whole`, up to rounding."""
     count = whole.samples - before.samples
     if count < 0:
         raise ValueError(f"{whole.samples} samples cannot contain {before.samples}")
@@ -54,12 +54,12 @@ def difference(whole: Counts, before: Counts) -> Counts:
 
 
 def to_vector(counts: Counts) -> np.ndarray:
-    """[1 + 2m] float64, as it travels."""
+    """Encode as one vector [1 + 2m] float64."""
     return np.concatenate([[counts.samples], counts.mean, counts.m2]).astype(np.float64)
 
 
 def from_vector(vector: np.ndarray) -> Counts:
-    """The statistics that a vector holds; raises ValueError for what cannot be any."""
+    """Decode a vector; raises ValueError if it cannot be statistics."""
     size = (len(vector) - 1) // 2
     if not np.isfinite(vector).all():
         raise ValueError("the normaliser is not finite")
@@ -72,7 +72,7 @@ def from_vector(vector: np.ndarray) -> Counts:
 def mix_moments(
     parent: np.ndarray, children: Sequence[tuple[np.ndarray, float]], *, squares: bool = False
 ) -> np.ndarray:
-    """M <- (1 - sum_i r_i) M + sum_i r_i M_i with the rates at which the weights were mixed; `squares` stay >= 0."""
+    """M <- (1 - sum_i r_i) M + sum_i r_i M_i with the rates r_i of the weights; `squares` stay >= 0."""
     kept = max(0.0, 1.0 - sum(rate for _, rate in children))
     mixed = kept * parent.astype(np.float64)
     for vector, rate in children:

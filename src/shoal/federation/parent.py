@@ -1,4 +1,4 @@
-"""A parent: serves the hub, evaluates its weights, writes a run folder that every other command reads, decides when to end.
+"""A parent: serves the hub, evaluates its weights, writes a run folder that all other commands read, decides when to stop.
 
 with Parent("CartPole-v1", algo="a2c", steps=200_000, bind="127.0.0.1:7777") as parent:
     print(parent.url, parent.token_file)
@@ -43,13 +43,13 @@ from shoal.run.history import Course
 from shoal.run.sinks import check_sinks, open_sinks
 from shoal.runtimes.threads import aside
 
-LOOK = 0.05  # seconds that the loop waits for a push at most
-GRACE = 10.0  # seconds for children to hear that training is over
+LOOK = 0.05  # seconds that the loop waits for a push
+GRACE = 10.0  # seconds for children to learn that training is over
 NOTE = b"stopping: checkpointing (again to exit now)\n"
 
 
 class Parent:
-    """One parent. Entering it opens the socket; `run` serves until the budget is spent, the goal is reached, or a signal."""
+    """A parent. Entering it opens the socket; `run` serves until the budget is spent, the goal is reached or a signal comes."""
 
     def __init__(
         self,
@@ -70,9 +70,9 @@ class Parent:
         over: Callable[[], bool] = lambda: False,
         **settings: Any,
     ) -> None:
-        """`settings` are those of `shoal.train`; `rule` those of the rule. `over` may end the training from outside.
+        """Prepare a parent. `settings` are those of `shoal.train`, `rule` those of the rule; `over` may end the training.
 
-        Raises `BadInput` for what cannot be done, before anything is opened.
+        Raises `BadInput` for settings that cannot work, before anything is opened.
         """
         self._quiet, self._over_outside = quiet, over
         known = ParentFolder.settled(resume) if resume is not None else None
@@ -129,12 +129,12 @@ class Parent:
         self._first_at: float | None = None
         self._solved_at: float | None = None
         self._reached = 0
-        self._kept: states.State | None = None  # the judged weights that reached the goal
+        self._kept: states.State | None = None  # the evaluated weights that reached the goal
         self._stack = contextlib.ExitStack()
 
     @staticmethod
     def _planned(env: Any, known: Settled | None, settings: Mapping[str, Any], config: FederationConfig) -> Plan:
-        """The run that is told to the children. Where nothing is said, its budget is the tuned one for each that is expected."""
+        """Resolve the run that the children train. Its default budget is the tuned one for every expected child."""
         given = {name: value for name, value in settings.items() if value is not None}
         if known is None:
             if env is None:
@@ -161,7 +161,7 @@ class Parent:
                 raise RunFailed(
                     f"cannot write a checkpoint in {str(self.folder.folder.path)!r}: a parent needs one to begin"
                 )
-            self.hub.stored(arrays)  # the versions that it reserves may be given out
+            self.hub.stored(arrays)  # releases the versions that the checkpoint reserves
             self._serving = stack.enter_context(
                 Serving(
                     self.hub,
@@ -185,11 +185,11 @@ class Parent:
 
     @property
     def url(self) -> str:
-        """Where children dial; empty for a parent that only dials."""
+        """The URL that children dial; empty for a parent that only dials."""
         return self._serving.url
 
     def run(self) -> dict[str, Any]:
-        """Serve to the end, evaluate, and write the summary, which is returned."""
+        """Serve to the end, evaluate, write the summary and return it."""
         settings, folder = self.plan.settings, self.folder.folder
         title = f"{self.plan.source.name} {settings.algo}, {self.config.rule}"
 
@@ -216,7 +216,7 @@ class Parent:
                     try:
                         ended = self._loop()
                     except BaseException:
-                        self._save()  # whatever ends it
+                        self._save()  # on any error
                         raise
                     self._end(ended)
             times: dict[str, Any] = {"seconds": self._seconds_spent, "solved_at": self._solved_at}
@@ -228,7 +228,7 @@ class Parent:
         return summary
 
     def _loop(self) -> str:
-        """Hear pushes, evaluate, write, show; why it is over."""
+        """Receive pushes, evaluate, write metrics, update the panel; returns why training ended."""
         self._course, written, saved = Course(), time.monotonic(), time.monotonic()
         faults: dict[str, str] = {}
         while True:
@@ -255,7 +255,7 @@ class Parent:
                 self._save()
 
     def _take(self, push: wire.Push) -> None:
-        """Called on the hub's thread: nothing is taken in beyond the budget."""
+        """Take a push, on the hub's thread; stop the hub once the budget is spent."""
         self.hub.stop |= self._spent(self.hub.state)
         self._heard.put(Heard(push, time.monotonic()))
 
@@ -274,7 +274,7 @@ class Parent:
                 heard = self._heard.get_nowait()
 
     def _wants_judgement(self) -> bool:
-        """Children have reached the goal: whether the parent's own weights have is worth knowing at once."""
+        """Whether to evaluate at once, because the children, or an evaluation, have reached the goal."""
         settings, score = self.plan.settings, self.ledger.score
         reached = settings.until_return is not None and score is not None and score >= settings.until_return
         return reached or (settings.until_eval is not None and self._reached > 0)
@@ -301,7 +301,7 @@ class Parent:
         return "children" if self._over_outside() else None
 
     def _last_judgement(self) -> str:
-        """The budget is spent and the children have reached the goal: whether the parent's weights have, too."""
+        """Evaluate the parent's weights once more after the budget is spent; `solved` if they reach the goal as well."""
         self._serving.call(lambda: setattr(self.hub, "stop", True))
         while not self._stop.requested and not self._judging.failed:
             judged = self._judging.look(self.hub.state, wanted=True)
@@ -317,11 +317,11 @@ class Parent:
         return "solved"
 
     def _end(self, ended: str) -> None:
-        """Take nothing more in; let children hear of it, unless the parent is to go on later; the last checkpoint."""
+        """Stop applying pushes and save; unless stopped or paused, wait until the children have learnt of the end."""
 
         def close() -> None:
             self.hub.stop = True
-            if self._kept is not None:  # the policy that was judged is the one that is kept
+            if self._kept is not None:  # keep the weights whose evaluation reached the goal
                 kept, now = self._kept, self.hub.state
                 self.hub.state = now._replace(
                     version=now.version + 1, weights=kept.weights, normaliser=kept.normaliser, moments=kept.moments
@@ -342,7 +342,7 @@ class Parent:
                 return
 
     def _seconds(self) -> float:
-        """Since the first push, over all restarts."""
+        """Seconds since the first push, over all restarts."""
         return self._before + (0.0 if self._first_at is None else time.monotonic() - self._first_at)
 
     def _save(self) -> None:

@@ -1,7 +1,7 @@
-"""A parent's run folder: that of an ordinary run, which `eval`, `play` and `report` read, and `federation.json` beside it.
+"""A parent's run folder: that of an ordinary run, which `eval`, `play` and `report` read, plus `federation.json`.
 
-A checkpoint holds the learner's state under the names of every run, and the parent's own state (versions, children with their
-sequence numbers, what a rule keeps) under `federation/`.
+A checkpoint holds the learner's state under the same names as in any run, and the parent's own state (versions, children with
+their sequence numbers, the rule's memory) under `federation/`.
 """
 
 from __future__ import annotations
@@ -33,26 +33,26 @@ from shoal.run.folder import RunFolder, read_json
 from shoal.studies import statistics
 
 FILE, TOKEN = "federation.json", "token"
-OURS = "federation/"  # where the names of the parent's own arrays begin
+OURS = "federation/"  # prefix of the parent's own arrays
 
 
 class Settled(NamedTuple):
-    """What a parent was started with."""
+    """The settings that a parent was started with."""
 
     federation: FederationConfig
     rule: Mapping[str, Any]  # settings of its rule
-    topology: Mapping[str, Any]  # what of it was set, for the children
+    topology: Mapping[str, Any]  # the topology settings that were given, for the children
     run: str = ""
     config: Mapping[str, Any] = {}  # config.json
 
     def plan(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        """Settings to resolve again, with what is given now."""
+        """Stored settings merged with those given now, to resolve again."""
         stored = {name: value for name, value in self.config.items() if name not in ("machine", "spec")}
         return merge(stored, given)
 
 
 class Restored(NamedTuple):
-    """What a checkpoint brings back."""
+    """Content of a checkpoint."""
 
     state: states.State
     seconds: float
@@ -60,7 +60,7 @@ class Restored(NamedTuple):
 
 
 class ParentFolder:
-    """Everything that a parent reads and writes on the disk."""
+    """All files of a parent."""
 
     def __init__(
         self,
@@ -77,12 +77,12 @@ class ParentFolder:
 
     @staticmethod
     def settled(path: str | Path) -> Settled:
-        """What the parent of this folder was started with. `BadInput` if it is no parent's."""
+        """The settings in this folder. `BadInput` if it is not a parent's folder."""
         folder = RunFolder.open(path)
         file = folder.path / FILE
         if not file.exists():
             raise BadInput(
-                f"{str(path)!r} is no parent's run: it has no {FILE}; `shoal train --resume` goes on with others"
+                f"{str(path)!r} is not a parent's run: it has no {FILE}; use `shoal train --resume` for an ordinary run"
             )
         saved = read_json(file)
         config = configs.build(FederationConfig, saved.get("federation", {}))
@@ -100,22 +100,22 @@ class ParentFolder:
         resume: str | Path | None,
         say: Callable[[str], None],
     ) -> ParentFolder:
-        """A new folder, or the one to go on with."""
+        """Create a new folder, or open the one to resume."""
         if resume is None:
             folder = RunFolder.create(out, plan.source.name, plan.settings.algo, "parent")
             return cls(folder, plan, vectors, settled, True, say)
         if out is not None:
-            raise BadInput("--out and --resume: a resumed parent goes on in its own folder")
+            raise BadInput("--out and --resume: a resumed parent continues in its own folder")
         known = cls.settled(resume)
         return cls(RunFolder.open(resume), plan, vectors, settled._replace(run=known.run), False, say)
 
     def discard(self) -> None:
-        """A new folder whose parent was refused leaves nothing behind."""
+        """Delete the folder if it is new."""
         if self._new:
             self.folder.discard()
 
     def write_config(self) -> None:
-        """config.json as of any run, and federation.json."""
+        """Write config.json, as for any run, and federation.json."""
         self.folder.write_config(self._plan.as_dict())
         document = {
             "run": self.run,
@@ -126,7 +126,7 @@ class ParentFolder:
         self.folder.write_json(self.folder.path / FILE, document)
 
     def token(self, given: str | Path | None) -> tuple[Path, str]:
-        """(where the secret is, the secret): the file given, or one in the folder, which is made if it is not there."""
+        """(token file, secret): the given file or one in the folder; created if it does not exist."""
         path = Path(given) if given is not None else self.folder.path / TOKEN
         if path.exists():
             return path, read_token(path)
@@ -136,14 +136,14 @@ class ParentFolder:
         return self._checkpoints.load(self.folder.checkpoint or "last")
 
     def restored(self) -> Restored:
-        """The parent as its last checkpoint has it: its version is beyond every one that was given out."""
+        """The parent of the last checkpoint, with a version above all versions used before."""
         loaded = self._loaded()
         check_same_spaces(self._plan, loaded.meta)
         state = states.from_arrays(under(loaded.arrays, OURS))
         return Restored(state, float(loaded.meta.get("seconds", 0.0)), loaded.arrays["recent"].tolist())
 
     def check_fits(self, state: states.State) -> None:
-        """Raise `BadInput` if the checkpoint's weights are not those of the plan."""
+        """Raise `BadInput` if the checkpoint's weights do not fit the plan."""
         if len(state.weights) != self._vectors.layout.size or tuple(state.moments) != self._vectors.moments:
             raise BadInput(
                 f"the checkpoint does not fit: {len(state.weights)} weights there, {self._vectors.layout.size} here;"
@@ -151,7 +151,7 @@ class ParentFolder:
             )
 
     def save(self, hub: Hub, ledger: Ledger, seconds: float) -> dict[str, np.ndarray]:
-        """A checkpoint; the parent's arrays of it, {} if the disk refuses. `Hub.stored` is the caller's to call."""
+        """Write a checkpoint; the parent's arrays in it, {} if writing failed. The caller then calls `Hub.stored`."""
         ours, state = hub.checkpoint(), hub.state
         learner = self._vectors.state(state.weights, state.normaliser, state.moments)
         arrays = {f"state/{name}": array for name, array in named_leaves(learner).items()}
@@ -169,12 +169,12 @@ class ParentFolder:
         return ours if self._checkpoints.save(state.steps, arrays, meta, ledger.score) is not None else {}
 
     def finish(self, learner: LearnerState, algorithm: Algorithm, summary: Mapping[str, Any]) -> None:
-        """policy.safetensors and summary.json."""
+        """Write policy.safetensors and summary.json."""
         write_policy(self.folder.policy_path, self._plan, learner, algorithm)
         self.folder.write_json(self.folder.summary_path, summary)
 
     def evaluate(self, evaluator: Evaluator, actor: Any, summary: dict[str, Any]) -> None:
-        """Episodes of the parent's last weights, greedy and sampled; into the summary and evaluation.json."""
+        """Evaluate the parent's last weights, greedy and sampled; results go to the summary and evaluation.json."""
         episodes, seed, ways = self._plan.settings.eval_episodes, self._plan.settings.seed, {}
         try:
             for sample, way in ((False, "eval"), (True, "eval_sampled")):
@@ -199,7 +199,7 @@ class ParentFolder:
     def summary(
         self, hub: Hub, ledger: Ledger, *, ended: str, seconds: float, solved_at: float | None
     ) -> dict[str, Any]:
-        """What `summary.json` holds; evaluations are filled in later."""
+        """Content of `summary.json`; evaluations are filled in later."""
         state, settings, report = hub.state, self._plan.settings, hub.report()
         return {
             "env": self._plan.source.name,

@@ -1,4 +1,4 @@
-"""What a person sees of a parent while it serves: its children, their rates, lags, shares and distances. Standard error only."""
+"""Live progress of a parent: its children with their rates, lags, shares and distances. Writes to standard error only."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from shoal.run.progress import clock, sparkline
 
 REFRESH = 0.25  # seconds between two pictures on a terminal
 LINE = 5.0  # seconds between two lines elsewhere
-MOST = 12  # children that are shown one by one
+MOST = 12  # children with their own line
 
 
 class Shown(NamedTuple):
-    """The state of a parent, as it is shown."""
+    """The state of a parent, for display."""
 
     seconds: float
     version: int
     updates: int
     pushes: int
     env_steps: int
-    budget: str  # for people: of 100,000 steps
-    done: float  # share of the budget that is spent
+    budget: str  # for people: "of 100,000"
+    done: float  # spent share of the budget
     return_mean: float | None
     evaluated: float | None
     course: Sequence[float]
@@ -59,7 +59,7 @@ class ParentPanel:
         self.close()
 
     def update(self, shown: Shown) -> None:
-        """May be called at any rate: it draws at most four times a second."""
+        """Show this state. May be called at any rate: it draws at most four times a second."""
         if self._quiet:
             return
         self._last, now = shown, time.monotonic()

@@ -7,9 +7,9 @@
                     <-             Pushed | Pulled | Status | Refused
       Bye           ->
 
-The side that dials proves itself first, so that a stranger who connects learns no token. A child has at most one request
-under way. `feed` takes fragments, `finish` ends a message and returns it; both raise `Violation`, after which the
-connection is to be closed. What a message *means* is decided elsewhere: `hub` for the parent, `courier` for the child.
+The side that dials proves itself first, so that a stranger who connects learns no token. A child has at most one open
+request. `feed` takes fragments, `finish` ends a message and returns it; both raise `Violation`, after which the
+connection must be closed. The *meaning* of a message is decided elsewhere: in `hub` for the parent, in `courier` for the child.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ from typing import Any
 from shoal.federation import wire
 from shoal.federation.wire import Buffer, Message, Part, Reader, Violation
 
-Sizes = Mapping[str, int]  # {name of a part: its values}
+Sizes = Mapping[str, int]  # {name of a part: number of its values}
 
 
 class Stage(Enum):
-    """Where a connection stands."""
+    """Stage of a connection."""
 
-    CALLED = auto()  # a child that listens waits for the parent's token
+    CALLED = auto()  # a listening child waits for the parent's token
     GREETING = auto()  # no welcome yet
     READY = auto()
     CLOSED = auto()
 
 
 class ParentSide:
-    """One connection, as the parent sees it. `sizes`: the parts that a push may have."""
+    """The parent's side of a connection. `sizes`: the parts that a push may have."""
 
     def __init__(self, sizes: Sizes) -> None:
         self.stage = Stage.GREETING
@@ -52,7 +52,7 @@ class ParentSide:
         self._guarded(self._reader.feed, fragment)
 
     def finish(self) -> Message:
-        """The message that ends here."""
+        """End the message and return it."""
         if self.stage is Stage.CLOSED:
             raise Violation("order", "a message after the end")
         message: Message = self._guarded(self._reader.finish)
@@ -61,7 +61,7 @@ class ParentSide:
         return message
 
     def welcomed(self, hello: wire.Hello) -> None:
-        """The hello was accepted: requests may follow."""
+        """Accept the hello: requests may follow."""
         assert self.stage is Stage.GREETING, self.stage
         self.stage, self.child, self._watches = Stage.READY, hello.child, hello.watches
 
@@ -70,7 +70,7 @@ class ParentSide:
         self.stage = Stage.CLOSED
 
     def _accept(self, header: wire.ToParent) -> None:
-        """Called with a header before its payload is read: order, sender and lengths."""
+        """Check order, sender and lengths of a header, before its payload is read."""
         kind = type(header).__name__
         if self.stage is Stage.GREETING and not isinstance(header, wire.Hello):
             raise Violation("order", f"{kind} before Hello")
@@ -98,17 +98,17 @@ class ParentSide:
 
 
 class ChildSide:
-    """One connection, as the child sees it. `token` is given by a child that listens: it must be the caller's."""
+    """The child's side of a connection. A listening child gives `token`, which the caller must present."""
 
     def __init__(self, sizes: Sizes | None = None, *, token: str | None = None) -> None:
         self.stage = Stage.GREETING if token is None else Stage.CALLED
         self._token = token
-        self._sizes = sizes  # of the parts; None until the welcome tells them
-        self._waits: type[wire.Header] | None = None  # for which answer
+        self._sizes = sizes  # of the parts; None until the welcome announces them
+        self._waits: type[wire.Header] | None = None  # the expected answer
         self._reader = Reader(wire.TO_CHILD, self._accept)
 
     def sends(self, header: wire.Header) -> None:
-        """A request goes out; exactly one answer belongs to it."""
+        """Note a request that is sent; exactly one answer belongs to it."""
         if isinstance(header, wire.Bye):
             self.stage = Stage.CLOSED
             return
@@ -127,7 +127,7 @@ class ChildSide:
         self._reader.feed(fragment)
 
     def finish(self) -> Message:
-        """The answer, or the parent's call, that ends here. A `Refused` that is fatal closes."""
+        """End the message, an answer or the parent's call, and return it. A fatal `Refused` closes the connection."""
         message = self._reader.finish()
         header = message.header
         if isinstance(header, wire.Call):
@@ -148,7 +148,7 @@ class ChildSide:
             if not isinstance(header, wire.Call):
                 raise Violation("order", f"{kind} before Call")
             if self._token is None or not same_secret(header.token, self._token):
-                raise Violation("token", "the caller's token is not the one of this child")
+                raise Violation("token", "the caller's token is not this child's token")
         elif not isinstance(header, wire.Refused) and (self._waits is None or not isinstance(header, self._waits)):
             raise Violation("order", f"{kind} while waiting for {self._waits.__name__ if self._waits else 'nothing'}")
         if header.parts and not isinstance(header, wire.Pushed | wire.Pulled):
@@ -158,7 +158,7 @@ class ChildSide:
 
 
 def part_sizes(weights: int, normaliser: int = 0, moments: tuple[str, ...] = ()) -> dict[str, int]:
-    """Values of each part: a normaliser of m elements is count, mean [m], M2 [m]; moments have the weights' size."""
+    """Number of values of each part: a normaliser of m elements is count, mean [m], M2 [m]; moments are as long as the weights."""
     sizes = {"weights": weights}
     if normaliser:
         sizes["normaliser"] = 1 + 2 * normaliser
@@ -166,13 +166,13 @@ def part_sizes(weights: int, normaliser: int = 0, moments: tuple[str, ...] = ())
 
 
 def check_part(part: Part, sizes: Sizes) -> None:
-    """Raise `Violation` unless the part is known and as long as it must be. A compressed one may be shorter."""
+    """Raise `Violation` unless the part is known and has the right length. A compressed part may be shorter."""
     if part.name not in sizes:
         raise Violation("shape", f"unknown part {part.name!r}; known are {', '.join(sizes) or 'none'}"[:250])
     if part.size != sizes[part.name]:
         raise Violation("shape", f"{part.name} of {part.size} values; expected {sizes[part.name]}")
     if (part.encoding == "float64") != (part.name == "normaliser"):
-        raise Violation("encoding", f"{part.name} as {part.encoding}; the normaliser alone is float64")
+        raise Violation("encoding", f"{part.name} as {part.encoding}; only the normaliser is float64")
     length = wire.encoded_bytes(part.encoding, part.size)
     if part.bytes > length or (part.bytes != length and not part.zstd):
         raise Violation(
@@ -181,5 +181,5 @@ def check_part(part: Part, sizes: Sizes) -> None:
 
 
 def same_secret(given: str, known: str) -> bool:
-    """Whether two secrets are equal, in a time that does not depend on where they differ, nor on their lengths."""
+    """Whether two secrets are equal, in a time that depends neither on where they differ nor on their lengths."""
     return hmac.compare_digest(hashlib.sha256(given.encode()).digest(), hashlib.sha256(known.encode()).digest())

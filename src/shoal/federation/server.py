@@ -1,4 +1,4 @@
-"""The parent's sockets: children that dial, and children that listen and are dialled."""
+"""The parent's sockets: it accepts children that dial, and dials children that listen."""
 
 from __future__ import annotations
 
@@ -24,21 +24,21 @@ from shoal.federation.hub import Answer, Hub, Session
 from shoal.federation.timeouts import backoff
 from shoal.federation.wire import Violation
 
-TICK = 0.1  # seconds between two looks at the clock, for rounds that end by it
+TICK = 0.1  # seconds between two ticks of the hub, which end rounds by time
 
 
 class Dialled(NamedTuple):
     """A child that listens."""
 
     url: str
-    token: str  # proves the parent to the child; the child's hello must carry one that the guard admits
+    token: str  # proves the parent to the child; the child's hello must carry a token that the guard admits
     pin: str = ""  # SHA-256 of its certificate
 
 
 class Server:
-    """Serves a hub, in the running event loop, until it is left: `async with Server(hub, address): ...`.
+    """Serves a hub in the running event loop, as a context manager: `async with Server(hub, address): ...`.
 
-    Raises `BadInput` for an address that cannot be bound, or that others could reach without TLS.
+    Raises `BadInput` for an address that cannot be bound, or that other machines could reach without TLS.
     """
 
     def __init__(
@@ -55,18 +55,18 @@ class Server:
         for child in children:
             check_url(child.url)
         if hub.state.version >= hub.state.ceiling:
-            raise RuntimeError("a restored parent stores a checkpoint before it serves")
+            raise RuntimeError("a restored parent must store a checkpoint before it serves")
         self.hub, self._address, self._tls, self._children, self._clock = hub, address, tls, children, clock
         self._limits = hub.guard.limits
         self._options = sockets.options(sockets.payload_bytes(hub.sizes), self._limits.fragment_bytes)
         self._server: Sockets | None = None
         self._tasks: list[asyncio.Task[None]] = []
-        # Why a child that listens is not reached, by its URL; why the hub stands still, as `hub`.
+        # Why a listening child cannot be reached, by its URL; why the hub cannot proceed, under `hub`.
         self.faults: dict[str, str] = {}
 
     @property
     def url(self) -> str:
-        """Where children dial."""
+        """The URL that children dial."""
         assert self._server is not None and self._address is not None
         port = next(iter(self._server.sockets)).getsockname()[1]
         host = f"[{self._address.host}]" if ":" in self._address.host else self._address.host
@@ -80,7 +80,7 @@ class Server:
                     self._address.host,
                     self._address.port,
                     ssl=self._tls,
-                    origins=[None],  # no page of a browser may join
+                    origins=[None],  # web pages in a browser may not join
                     open_timeout=self._limits.hello_seconds,
                     server_header=None,
                     backlog=1024,
@@ -109,11 +109,11 @@ class Server:
             try:
                 self.hub.tick(self._clock())
                 self.faults.pop("hub", None)
-            except RuntimeError as error:  # no version is left until a checkpoint is stored: try again then
+            except RuntimeError as error:  # all reserved versions are used until the next checkpoint: try again
                 self.faults["hub"] = str(error)
 
     async def _attend(self, connection: Connection) -> None:
-        """One connection from its opening to its end."""
+        """Serve one connection from beginning to end."""
         closing: list[asyncio.Task[None]] = []
 
         def superseded() -> None:
@@ -144,7 +144,7 @@ class Server:
         while not session.closed:
             left = max(0.0, deadline - loop.time())
             if session.greeting:
-                async with asyncio.timeout(left):  # all of the hello, however it is cut
+                async with asyncio.timeout(left):  # for the whole hello, however it is fragmented
                     verdict = await sockets.receive(connection, session.feed, first=left, stall=left)
             else:
                 verdict = await sockets.receive(connection, session.feed, first=None, stall=limits.stall_seconds)
@@ -160,11 +160,11 @@ class Server:
             if answer.message is not None:
                 await sockets.send(connection, answer.message, sockets.CLOSE_SECONDS)
         except (ConnectionClosed, ConnectionError, TimeoutError):
-            pass  # nobody listens any more
+            pass  # the other side is gone
         await connection.close(sockets.POLICY, reason)
 
     async def _keep_dialled(self, child: Dialled) -> None:
-        """Dial a child that listens, and again whenever it is lost."""
+        """Dial a listening child, and again whenever the connection is lost."""
         generator, attempt = random.Random(), 0
         while True:
             try:

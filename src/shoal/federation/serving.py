@@ -1,4 +1,4 @@
-"""A parent's server on a thread of its own, beside evaluation, checkpoints and the panel."""
+"""A parent's server on its own thread, concurrent with evaluation, checkpoints and the panel."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ENDS = 10.0  # seconds for all connections to be closed
 
 
 class Serving:
-    """`with Serving(hub, address) as serving:` children may join. The hub belongs to this thread; `hub.state` may be read."""
+    """Serves a hub on a thread: `with Serving(hub, address) as serving: ...`. That thread owns the hub; `hub.state` may be read."""
 
     def __init__(
         self,
@@ -42,7 +42,7 @@ class Serving:
 
     @property
     def faults(self) -> dict[str, str]:
-        """Why a child that listens is not reached, by its URL; why the hub stands still, as `hub`."""
+        """Why a listening child cannot be reached, by its URL; why the hub cannot proceed, under `hub`."""
         return self._server.faults
 
     def __enter__(self) -> Self:
@@ -69,7 +69,7 @@ class Serving:
             return
 
     def call(self, action: Callable[[], Any]) -> Any:
-        """Run `action` on the hub's thread, between two messages; its result. After the end, here."""
+        """Run `action` on the hub's thread between two messages, or here after the end; its result."""
         if self._over:
             return action()
 
@@ -83,7 +83,7 @@ class Serving:
             asyncio.run(self._serve())
         except ShoalError as error:
             self._ready.put(error)
-        except Exception as error:  # told where the server is started
+        except Exception as error:  # raised where the server is started
             self._ready.put(RunFailed(f"the parent's server failed: {type(error).__name__}: {error}"))
         finally:
             self._ended.put(None)
@@ -95,7 +95,7 @@ class Serving:
             await self._beside_datagrams()
 
     async def _beside_datagrams(self) -> None:
-        """Serve until the end, with a UDP socket of the same address where weights travel by datagrams."""
+        """Serve until the end, with a UDP socket on the same address if the transport is UDP."""
         if self._datagrams is None:
             self._ready.put(None)
             await self._leave.wait()

@@ -1,7 +1,7 @@
-"""Settings of a federation, and what of them travels: the parent tells its children what to train and when to exchange.
+"""Settings of a federation, and the part of them that the parent sends: what its children train and when they exchange.
 
-What comes over the wire is data. A child accepts known entries alone, builds them by the same typed path as a config file, and
-imports nothing that the parent names unless its user trusts it.
+Settings from the wire are plain data. A child accepts only known entries, validates them like a config file, and imports
+nothing that the parent names unless its user trusts the parent.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from shoal.federation.datagrams import RULES as DATAGRAM_RULES
 from shoal.federation.rules import RULES
 
 TOLD = ("algo", "net", "topology", "steps", "schedule_steps", "seed", "life_ends", "max_bad_updates")
-# What a child chooses for its own machine.
+# Settings that a child chooses for its own machine.
 OWN = (
     "topology", "runtime", "actors", "envs", "learners", "backend", "seed", "checkpoint_every", "keep", "sinks",
     "metrics_every", "max_faults", "report_every",
@@ -31,7 +31,7 @@ UNLIMITED = 2**40  # environment steps of a child whose parent counts updates
 
 @dataclass(frozen=True, kw_only=True)
 class ExchangeConfig:
-    """When a child exchanges weights, at the boundary of an update: the first of these that is due. All 0: every episode."""
+    """When a child exchanges weights, always between two updates: whichever is due first. All 0 means every episode."""
 
     every_episodes: NonNegative = 0
     """exchange after this many episodes"""
@@ -40,46 +40,46 @@ class ExchangeConfig:
     every_seconds: NonNegativeFloat = 0.0
     """exchange after this many seconds"""
     overlap: bool = True
-    """go on training while an exchange is under way; without, the child waits for the answer, as the thesis does"""
+    """continue training during an exchange; otherwise the child waits for the answer, as in the thesis"""
     encoding: Literal["float32", "float16", "int8"] = "float32"
-    """how weights travel"""
+    """number format of the weights that are sent"""
     transport: Literal["websocket", "udp"] = "websocket"
-    """by what weights travel"""
+    """transport of the weights"""
 
     @property
     def episodes(self) -> int:
-        """Episodes between two exchanges; 0 if they are not counted."""
+        """Episodes between two exchanges; 0 if episodes do not matter."""
         return self.every_episodes or (0 if self.every_updates or self.every_seconds else 1)
 
 
 @dataclass(frozen=True, kw_only=True)
 class FederationConfig:
-    """What a parent does, besides the run that its children train."""
+    """Settings of a parent, in addition to those of the run that its children train."""
 
     rule: str = "alpha_beta"
-    """how the children's weights are taken in; its settings are --rule.NAME, and --alpha and --beta for short"""
+    """how the parent merges the children's weights; its settings are --rule.NAME, or --alpha and --beta for short"""
     updates: Positive | None = None
-    """stop after this many changes of the parent's weights; by default --steps over all children is the budget"""
+    """stop after this many updates of the parent's weights; the default budget is --steps over all children"""
     expect: Positive = 1
-    """children that are expected: the schedules of each run over its share of --steps"""
+    """expected number of children; each child's schedules span its share of --steps"""
     weigh: Literal["equal", "steps"] = "equal"
-    """how contributions are weighed: equally, or by environment steps"""
+    """weighting of contributions: equal, or by environment steps"""
     moments: Literal["local", "travel"] = "local"
-    """whether the optimiser's moments stay with each child or travel with the weights"""
+    """optimiser moments: local keeps them with each child, travel exchanges them with the weights"""
     eval_every: NonNegative = 100
-    """evaluate the parent's weights whenever this many updates have passed, on 25 episodes beside the training; 0 for never"""
+    """evaluate the parent's weights on 25 episodes after every this many updates, during training; 0 for never"""
     every_episodes: NonNegative = 0
     """children exchange after this many episodes; by default after every update in which an episode ended"""
     every_updates: NonNegative = 0
-    """children exchange after this many of their updates"""
+    """children exchange after this many of their own updates"""
     every_seconds: NonNegativeFloat = 0.0
     """children exchange after this many seconds"""
     overlap: bool = True
-    """children go on training while an exchange is under way; without, they wait for the answer"""
+    """children continue training during an exchange; otherwise they wait for the answer"""
     encoding: Literal["float32", "float16", "int8"] = "float32"
-    """how weights travel: int8 is 3.94 times smaller than float32"""
+    """number format of the weights that are sent: int8 is 3.94 times smaller than float32"""
     transport: Literal["websocket", "udp"] = "websocket"
-    """by what weights travel: udp for a LAN, where a lost slice is only missed and nothing is resent"""
+    """transport of the weights: udp is for a LAN and skips lost slices instead of resending them"""
 
     def __post_init__(self) -> None:
         if self.rule not in RULES:
@@ -92,29 +92,29 @@ class FederationConfig:
 
 
 def rule_of(config: FederationConfig, fields: Mapping[str, Any]) -> Any:
-    """The rule with its settings. `BadInput` for one that it has not, or a value that it refuses."""
+    """Build the rule from its settings. `BadInput` for an unknown setting or a bad value."""
     return configs.build(RULES[config.rule], fields, "rule.")
 
 
 def check_datagrams(config: FederationConfig, plan: Plan, observed: int, *, dials: bool) -> None:
-    """Raise `BadInput` for what does not travel by datagrams: a datagram holds weights and nothing else."""
+    """Raise `BadInput` for settings that UDP does not support: a datagram holds only weights."""
     algo, goal = plan.settings.algo, plan.settings.until_return
     for wrong, what in (
-        (config.rule not in DATAGRAM_RULES, f"--rule {config.rule} cannot miss slices"),
-        (dials, "--children: a parent that dials has no address for them"),
+        (config.rule not in DATAGRAM_RULES, f"--rule {config.rule}: the rule does not tolerate missing slices"),
+        (dials, "--children: a parent that dials has no address that datagrams could be sent to"),
         (config.encoding != "float32", f"--encoding {config.encoding}: datagrams carry float32"),
-        (config.moments == "travel", "--moments travel: datagrams carry weights alone"),
-        (observed > 0, f"{algo} normalises observations, whose statistics are in no datagram"),
-        (goal is not None, "--until-return: returns of episodes are in no datagram; use --until-eval"),
+        (config.moments == "travel", "--moments travel: datagrams carry only weights"),
+        (observed > 0, f"{algo}: it normalises observations, and datagrams carry no statistics"),
+        (goal is not None, "--until-return: datagrams carry no returns of episodes; use --until-eval"),
     ):
         if wrong:
             raise BadInput(f"--transport udp and {what}")
 
 
 def told(plan: Plan, config: FederationConfig, topology: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """What the welcome tells a child: environment, algorithm, net, topology, budget, seed, when to exchange.
+    """Settings that the welcome sends: environment, algorithm, net, topology, budget, seed, when to exchange.
 
-    Of the topology, what `topology` sets, if anything: the rest depends on where a child runs.
+    Only explicitly given topology settings are sent: the others depend on the child's machine.
     """
     whole = plan.as_dict()
     whole["topology"] = {**topology, "name": whole["topology"]["name"]} if topology else None
@@ -133,17 +133,15 @@ def understood(
 ) -> tuple[str, dict[str, Any], ExchangeConfig]:
     """(environment, settings of the run, when to exchange) from a parent's welcome and the child's own choices.
 
-    Raises `BadInput` for entries that no parent sends, for choices that are the parent's, and for import paths unless `trust`.
+    Raises `BadInput` for unknown entries, for own choices that only the parent may make, and for import paths unless `trust`.
     """
     strange = [name for name in settings if name not in (*TOLD, "env", "exchange")]
     if strange or not isinstance(settings.get("env"), str) or not isinstance(settings.get("exchange", {}), dict):
-        raise BadInput(f"the parent's settings are not those of a run: {', '.join(strange) or 'no environment'}")
+        raise BadInput(f"the parent's settings do not describe a run: {', '.join(strange) or 'no environment'}")
     for name in own:
         axis = name.partition(".")[0]
         if axis.replace("-", "_") not in OWN:
-            raise BadInput(
-                f"--{name} is the parent's to choose; a child chooses {', '.join('--' + o for o in OWN[:6])}"
-            )
+            raise BadInput(f"--{name} is chosen by the parent; a child chooses {', '.join('--' + o for o in OWN[:6])}")
     given = {name: value for name, value in settings.items() if name not in ("env", "exchange") and value is not None}
     for axis in AXES:
         table = given.get(axis, {})
@@ -162,10 +160,10 @@ def understood(
 def _check_trusted(what: str, name: str, trust: bool) -> None:
     if ":" in name and not trust:
         raise BadInput(
-            f"the parent names {what} {name!r}, which is code to import here; --trust-env allows it, for a parent that you trust"
+            f"the parent names {what} {name!r}, which imports code on this machine; --trust-env allows it, if you trust the parent"
         )
 
 
 def seed_of(seed: int, child: str) -> int:
-    """A child's own seed, from the parent's and the child's name: no two children act alike."""
+    """A child's own seed, from the parent's seed and the child's name, so that no two children act alike."""
     return int.from_bytes(hashlib.sha256(f"{seed} {child}".encode()).digest()[:4], "big")

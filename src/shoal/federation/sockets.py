@@ -1,4 +1,4 @@
-"""WebSocket connections as both sides use them: messages in fragments, every wait with an end."""
+"""WebSocket helpers for both sides: messages in fragments, every wait with a timeout."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ POLICY = 1008  # close code of a refusal
 
 
 def options(payload: int, fragment: int) -> dict[str, Any]:
-    """What every connection has in common. `payload`: bytes of the longest message; `fragment`: of the longest frame."""
+    """Options of every connection. `payload`: bytes of the longest message; `fragment`: bytes of the longest frame."""
     longest = wire.PREFIX.size + wire.MAX_HEADER + 8 + payload
     return {
         "compression": None,  # weights hardly shrink, and a small message must not become a large one
@@ -28,12 +28,12 @@ def options(payload: int, fragment: int) -> dict[str, Any]:
 
 
 def payload_bytes(sizes: dict[str, int]) -> int:
-    """Bytes of all parts, none of which is longer than float32, but for the normaliser."""
+    """Most bytes that all parts can have: 4 for each value, 8 in the normaliser."""
     return sum(8 * size if name == "normaliser" else 4 * size for name, size in sizes.items())
 
 
 async def send(connection: Connection, message: Sequence[Buffer], stall: float) -> None:
-    """Send a message, in fragments if it is long. TimeoutError if a fragment is not taken within `stall` seconds."""
+    """Send a message, in fragments if it is long. TimeoutError if the peer does not accept a fragment within `stall` seconds."""
     async with asyncio.timeout(stall) as limit:
         if sum(len(piece) for piece in message) <= wire.FRAGMENT:
             await connection.send(b"".join(message))

@@ -1,8 +1,8 @@
 """The parent's state as immutable values: weights with a version, children with their last sequence number.
 
 A push is applied exactly once: its sequence number must be above the child's last. The version grows with every change of
-the weights and never goes back, also after a restart from an older checkpoint: a checkpoint reserves versions ahead
-(`ceiling`), no version from there on is given out before the next checkpoint is stored, and a restored state begins at it.
+the weights and never goes back, not even after a restart from an older checkpoint: a checkpoint reserves versions below
+`ceiling`, no version from `ceiling` on is used before the next checkpoint is stored, and a restored state starts at `ceiling`.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from shoal.federation.normaliser import Counts, empty, from_vector, merge, mix_m
 from shoal.federation.rules.rule import Contribution, Memory, Rule, Step, columns
 from shoal.federation.wire import Violation
 
-RESERVED = 1 << 20  # versions that a checkpoint covers beyond its own
+RESERVED = 1 << 20  # versions that a checkpoint reserves
 
 
 class Child(NamedTuple):
-    """What the parent knows of a child."""
+    """The parent's record of a child."""
 
-    sequence: int = 0  # of its last push that was applied
+    sequence: int = 0  # of its last applied push
     present: bool = False
     pushes: int = 0
     steps: int = 0
@@ -49,24 +49,24 @@ class Arrival(NamedTuple):
 
 
 class State(NamedTuple):
-    """Everything that a parent is. Its arrays are read-only; a reader keeps a consistent snapshot by keeping it."""
+    """The complete state of a parent. Its arrays are read-only, so a reference to it is a consistent snapshot."""
 
     version: int
     weights: np.ndarray  # [P] float32
-    ceiling: int = RESERVED  # no version from here on before the next checkpoint
+    ceiling: int = RESERVED  # versions from here on need another checkpoint first
     normaliser: Counts | None = None
     moments: Mapping[str, np.ndarray] = {}  # {name: [P]}
     squares: frozenset[str] = frozenset()  # moments that are never negative
     memory: Memory = Memory()
     children: Mapping[str, Child] = {}
     jumps: tuple[tuple[int, int], ...] = ()  # (last version of a checkpoint, first after its restart)
-    pushes: int = 0  # applied
+    pushes: int = 0  # applied pushes
     steps: int = 0
     episodes: int = 0
 
     @property
     def present(self) -> int:
-        """Connected children."""
+        """Number of connected children."""
         return sum(child.present for child in self.children.values())
 
 
@@ -95,26 +95,26 @@ def frozen(vector: np.ndarray) -> np.ndarray:
 
 
 def joined(state: State, name: str) -> State:
-    """A child connected, for the first time or again."""
+    """The state after a child has connected, for the first time or again."""
     return _with_child(state, name, state.children.get(name, Child())._replace(present=True))
 
 
 def left(state: State, name: str) -> State:
-    """A child is no longer connected; what it contributed stays."""
+    """The state after a child has disconnected; its contributions stay."""
     known = state.children.get(name)
     return state if known is None else _with_child(state, name, known._replace(present=False))
 
 
 def is_new(state: State, name: str, sequence: int) -> bool:
-    """Whether a push has yet to be applied. A child repeats its last push alone; an older one is refused."""
+    """Whether a push is not applied yet. A child may repeat only its last push; an older one is refused."""
     last = state.children.get(name, Child()).sequence
     if sequence < last:
-        raise Violation("replayed", f"push {sequence} of {name!r}; push {last} was applied already", fatal=False)
+        raise Violation("replayed", f"push {sequence} of {name!r}; push {last} was already applied", fatal=False)
     return sequence > last
 
 
 def age(state: State, base: int) -> int:
-    """tau: changes of the weights since version `base`, without the versions that a restart skipped."""
+    """tau: updates of the weights since version `base`, without the versions that a restart skipped."""
     if base > state.version:
         raise Violation("base", f"base version {base}; the parent's is {state.version}", fatal=False)
     skipped = sum(max(0, end - max(begin, base)) for begin, end in state.jumps)
@@ -122,7 +122,7 @@ def age(state: State, base: int) -> int:
 
 
 def apply(state: State, rule: Rule, push: Arrival, now: float, *, by_steps: bool = False) -> tuple[State, bool]:
-    """(the state after a push, whether it was applied now). A push that was applied before changes nothing."""
+    """Apply a push: (the new state, whether it was applied now). A push that was applied before changes nothing."""
     if not is_new(state, push.child, push.sequence):
         return state, False
     tau = age(state, push.base)
@@ -149,7 +149,7 @@ def apply(state: State, rule: Rule, push: Arrival, now: float, *, by_steps: bool
 
 
 def tick(state: State, rule: Rule, now: float) -> State:
-    """Time passed: a round may end."""
+    """Advance the clock: a round may end."""
     return _stepped(state, rule.tick(state.weights, state.memory, state.present, now))
 
 
@@ -215,12 +215,12 @@ class _Saved(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def reserved(state: State) -> State:
-    """The state that may go on once its checkpoint is stored."""
+    """The state that may continue once its checkpoint is stored."""
     return state._replace(ceiling=state.version + RESERVED)
 
 
 def to_arrays(state: State) -> dict[str, np.ndarray]:
-    """A checkpoint of `reserved(state)`: arrays alone, with the rest as JSON in the bytes of `meta`."""
+    """A checkpoint of `reserved(state)` as arrays; everything else is JSON in the bytes of `meta`."""
     memory = state.memory
     saved = _Saved(
         format=1,
@@ -248,9 +248,9 @@ def to_arrays(state: State) -> dict[str, np.ndarray]:
 
 
 def from_arrays(arrays: Mapping[str, Any]) -> State:
-    """The state of a checkpoint: nobody is connected, the version is beyond every one that was given out.
+    """The state of a checkpoint: no child is connected, and the version is above all versions used before.
 
-    Its own checkpoint must be stored before the version can change: `to_arrays`, then `reserved`.
+    A new checkpoint must be stored before the version can change: `to_arrays`, then `reserved`.
     """
     try:
         saved = msgspec.json.decode(np.asarray(arrays["meta"], np.uint8).tobytes(), type=_Saved)

@@ -1,4 +1,4 @@
-"""A parent's status, asked for from outside: children, versions, contributions, refusals. Needs no JAX."""
+"""Client for a parent's status: children, versions, contributions, refusals. Needs no JAX."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Waiting times that follow what is measured: median + k MAD of the last exchanges; and delays before trying again."""
+"""Adaptive timeouts, median + k MAD of the last exchanges, and delays before retries."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ import numpy as np
 
 @dataclass(frozen=True, kw_only=True)
 class Patience:
-    """How long to wait for an answer."""
+    """Settings of an adaptive timeout."""
 
     deviations: float = 20.0
     """k: median absolute deviations beyond the median."""
     least: float = 5.0
-    """Seconds; never give up earlier."""
+    """Shortest timeout in seconds."""
     most: float = 120.0
-    """Seconds; never wait longer. Also the wait before anything was measured."""
+    """Longest timeout in seconds, also used before the first measurement."""
     window: int = 64
-    """Exchanges that are remembered."""
+    """Number of recent exchanges that count."""
 
 
 class AdaptiveTimeout:
@@ -32,31 +32,31 @@ class AdaptiveTimeout:
         self._factor = 1.0
 
     def observe(self, seconds: float) -> None:
-        """An exchange took this long."""
+        """Record the duration of an exchange."""
         self._seen.append(seconds)
         self._factor = 1.0
 
     def missed(self) -> None:
-        """An exchange took longer than the timeout."""
+        """Record that an exchange exceeded the timeout."""
         self._factor *= 2.0
 
     @property
     def seconds(self) -> float:
-        """How long to wait for the next answer."""
+        """Timeout of the next exchange."""
         patience = self._patience
         if len(self._seen) < 3:
             return patience.most
         middle = float(np.median(self._seen))
         spread = float(np.median(np.abs(np.asarray(self._seen) - middle)))
-        # A spread below a tenth of the median says more about the few samples than about the network.
+        # A smaller spread than a tenth of the median is more likely due to few samples than to a steady network.
         wait = middle + patience.deviations * max(spread, 0.1 * middle)
         return min(patience.most, max(patience.least, wait) * self._factor)
 
 
 def backoff(attempt: int, generator: random.Random, *, first: float = 0.25, most: float = 5.0) -> float:
-    """Seconds before attempt number `attempt` (0, 1, ...): a random part of a limit that doubles up to `most`.
+    """Seconds to wait before attempt number `attempt` (0, 1, ...): a random share of a limit that doubles up to `most`.
 
-    The randomness keeps children that lost the parent together from returning together.
+    The randomness prevents children that lost the parent at the same time from reconnecting at the same time.
     """
     limit = min(most, first * 2.0 ** min(attempt, 30))
     return limit * (0.5 + 0.5 * generator.random())

@@ -1,4 +1,4 @@
-"""Files with a secret: what admits a child, kept apart from command lines and URLs."""
+"""Token files: they keep a child's secret out of command lines and URLs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from shoal.federation.guard import Tokens
 
 
 def read_token(path: str | Path) -> str:
-    """The secret in a file. `BadInput` if there is none."""
+    """Read the secret from a file. `BadInput` if it has none."""
     try:
         secret = Path(path).read_text().strip()
     except OSError as error:
@@ -23,7 +23,7 @@ def read_token(path: str | Path) -> str:
 
 
 def make_token(path: Path) -> str:
-    """A new secret in a new file that its owner alone may read."""
+    """Create a secret in a new file that only its owner may read."""
     secret = Tokens().issue()
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)

@@ -1,4 +1,4 @@
-"""A learner's state as the vectors that travel, and back: weights, statistics of observations, optimiser moments."""
+"""Conversion of a learner's state to exchanged vectors and back: weights, observation statistics, optimiser moments."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from shoal.federation.normaliser import Counts
 
 
 class StateVectors:
-    """How the states of one algorithm and net travel. `moments` says whether those of the optimiser do."""
+    """Converter for the states of one algorithm and net. `moments`: whether optimiser moments are exchanged."""
 
     def __init__(self, like: LearnerState, *, moments: bool = False) -> None:
         self.like = like
         self.layout = layout_of(like.params)
         self._names = leaf_names(like.params)
         every = leaf_names(like)
-        # Parts of the state that are shaped like the params: the optimiser's moments, target networks.
+        # Parts of the state with the shape of the params: optimiser moments, target networks.
         self.moments = self._shaped_like_params(every, "moments/") if moments else ()
         self._targets = self._shaped_like_params(every, "extra/")
         self.observed = 0 if like.obs is None else int(np.prod(like.obs.mean.shape))
@@ -33,7 +33,7 @@ class StateVectors:
 
     @property
     def squares(self) -> frozenset[str]:
-        """Moments that are never negative."""
+        """Names of the moments that are never negative."""
         return frozenset(name for name in self.moments if name.rpartition("/")[2] == "nu")
 
     def _shaped_like_params(self, every: list[str], prefix: str) -> tuple[str, ...]:
@@ -47,7 +47,7 @@ class StateVectors:
         )
 
     def moments_of(self, state: LearnerState) -> dict[str, np.ndarray]:
-        """{name: [P]} of those that travel."""
+        """The exchanged moments: {name: [P]}."""
         leaves = named_leaves(state) if self.moments else {}
         return {
             group: np.concatenate([leaves[f"moments/{group}/{name}"].reshape(-1) for name in self._names])
@@ -55,21 +55,21 @@ class StateVectors:
         }
 
     def counts_of(self, state: LearnerState) -> Counts | None:
-        """The statistics of observations, if the run keeps any."""
+        """Observation statistics, if the run keeps any."""
         if state.obs is None:
             return None
         mean, m2 = (np.asarray(part, np.float64).reshape(-1) for part in state.obs[1:])
         return Counts(float(state.obs.count), mean, np.maximum(m2, 0.0))
 
     def statistics(self, counts: Counts) -> Moments:
-        """Counts as the run keeps them."""
+        """Counts in the format of the run."""
         assert self.like.obs is not None
         shape = self.like.obs.mean.shape
         mean, m2 = (part.astype(np.float32).reshape(shape) for part in counts[1:])
         return Moments(np.float32(counts.samples), mean, m2)
 
     def moment_leaves(self, moments: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Leaves of the state by name, for moments that came from outside."""
+        """Leaves of the state by name, for received moments."""
         found: dict[str, np.ndarray] = {}
         for group, vector in moments.items():
             found |= self._leaves(f"moments/{group}", vector)
@@ -92,7 +92,7 @@ class StateVectors:
         return LearnerState(*restore_leaves(self.like, named))
 
     def vector(self, state: LearnerState) -> np.ndarray:
-        """[P] the weights."""
+        """The weights as a vector [P]."""
         return to_vector(state.params)
 
     def _leaves(self, prefix: str, vector: np.ndarray) -> dict[str, np.ndarray]:

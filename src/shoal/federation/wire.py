@@ -8,8 +8,8 @@
     8+H     0..7   zero bytes, up to a multiple of 8
     ...            the buffers of `parts`, one after the other, without gaps
 
-A `Reader` takes a message fragment by fragment. It decodes the header as soon as that is complete, asks whether a message
-like this is welcome, and only then allocates the payload. Nothing here is ever unpickled.
+A `Reader` takes a message fragment by fragment. It decodes the header as soon as it is complete, checks whether such a
+message is allowed, and only then allocates the payload. Nothing here is ever unpickled.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ PREFIX = struct.Struct("<3sBI")
 FRAGMENT = 256 * 1024  # bytes; longer messages travel in fragments of this size
 MAX_HEADER = 64 * 1024
 BLOCK = 256  # values that share one scale in int8
-JSON_INT = 2**53 - 1  # the largest whole number that every JSON reader keeps exact
+JSON_INT = 2**53 - 1  # the largest integer that every JSON reader represents exactly
 
 Buffer = bytes | bytearray | memoryview
 Count = Annotated[int, Meta(ge=0, le=JSON_INT)]
@@ -42,7 +42,7 @@ Reason = Literal[
 
 
 class Violation(Exception):
-    """The other side sent what cannot be accepted. `fatal`: the connection ends after the refusal."""
+    """The other side broke a rule. `fatal`: the connection ends after the refusal."""
 
     def __init__(self, reason: Reason, message: str, *, fatal: bool = True, retry_after: float | None = None) -> None:
         super().__init__(message)
@@ -58,18 +58,18 @@ class Part(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     encoding: Encoding
     size: Count  # values
     bytes: Count  # in the payload
-    reference: Count | None = None  # the buffer is a difference from the value that both sides hold under this number
+    reference: Count | None = None  # the buffer is a difference from the mirror with this number
     zstd: bool = False  # the buffer is one zstd frame
 
 
 class Header(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="type", tag=str.lower):
-    """What every message begins with."""
+    """Base of all headers."""
 
     parts: Annotated[tuple[Part, ...], Meta(max_length=64)] = ()
 
 
 class Call(Header, frozen=True):
-    """First message of a parent that dials a child which listens."""
+    """First message of a parent that dials a listening child."""
 
     token: Word
     run: Word = ""
@@ -80,11 +80,11 @@ class Hello(Header, frozen=True):
 
     child: Name
     token: Word
-    architecture: Word = ""  # fingerprint of the weights' layout; empty if the child has yet to learn it
+    architecture: Word = ""  # fingerprint of the weights' layout; empty if the child does not know it yet
     run: Word = ""  # the run it belongs to; empty at the first join
     encoding: Encoding = "float32"  # for the weights that the parent sends
     zstd: bool = False  # whether the child can read zstd
-    watches: bool = False  # asks for the status alone; not counted as a child
+    watches: bool = False  # only asks for the status; not counted as a child
 
 
 class Push(Header, frozen=True):
@@ -94,15 +94,15 @@ class Push(Header, frozen=True):
     sequence: Annotated[int, Meta(ge=1, le=JSON_INT)]
     base: Count  # the version that the child started from
     architecture: Word
-    episodes: Count = 0  # since the push before
+    episodes: Count = 0  # since the previous push
     steps: Count = 0
-    returns: Annotated[tuple[float, ...], Meta(max_length=256)] = ()  # of those episodes, the newest of them
-    took: Annotated[float, Meta(ge=0)] | None = None  # milliseconds of the exchange before
-    have: Count | None = None  # the number of the weights that the child holds as reference for differences
+    returns: Annotated[tuple[float, ...], Meta(max_length=256)] = ()  # of those episodes, the newest if there are more
+    took: Annotated[float, Meta(ge=0)] | None = None  # milliseconds of the previous exchange
+    have: Count | None = None  # number of the mirror that the child holds
 
 
 class Pull(Header, frozen=True):
-    """Ask for the parent's weights, unless they still are version `unless`."""
+    """Ask for the parent's weights, unless they are still version `unless`."""
 
     have: Count | None = None
     unless: Count | None = None
@@ -122,14 +122,14 @@ class Welcome(Header, frozen=True):
     run: Word
     architecture: Word
     version: Count
-    sequence: Count  # of this child's last push that was applied; 0 for none
+    sequence: Count  # of this child's last applied push; 0 for none
     size: Count  # of the weights
     rule: Word
     takes: Takes  # what a push carries
     beta: float  # how far a child moves towards the parent's weights
-    adopts: Adopts  # after every push, or when the version is newer than the base
+    adopts: Adopts  # after every push, or only if the version is newer than the base
     normaliser: Count = 0  # observed elements of the normaliser; 0 for none
-    moments: Annotated[tuple[Word, ...], Meta(max_length=8)] = ()  # optimiser vectors that travel
+    moments: Annotated[tuple[Word, ...], Meta(max_length=8)] = ()  # optimiser vectors that are exchanged
     zstd: bool = False  # whether the parent can read zstd
     settings: dict[str, Any] = {}
 
@@ -139,9 +139,9 @@ class Pushed(Header, frozen=True):
 
     sequence: Count
     version: Count
-    applied: bool  # False: it had been applied before, and was not again
+    applied: bool  # False: it had been applied before and was ignored
     stop: bool = False  # training is over
-    number: Count | None = None  # both sides now hold these weights under this number, as reference for differences
+    number: Count | None = None  # these weights are now the mirror with this number on both sides
 
 
 class Pulled(Header, frozen=True):
@@ -153,7 +153,7 @@ class Pulled(Header, frozen=True):
 
 
 class Refused(Header, frozen=True):
-    """What was sent was not accepted, and nothing changed."""
+    """The parent refused a message and changed nothing."""
 
     reason: Reason
     message: Word
@@ -192,7 +192,7 @@ def encoded_bytes(encoding: Encoding, size: int) -> int:
 
 
 def pieces(header: Header, buffers: Sequence[Buffer] = ()) -> list[Buffer]:
-    """A message as byte strings that follow each other; the buffers are not copied."""
+    """A message as consecutive byte strings; the buffers are not copied."""
     text = msgspec.json.encode(header)
     if len(text) > MAX_HEADER:
         raise ValueError(f"a header of {len(text)} bytes; at most {MAX_HEADER}")
@@ -200,7 +200,7 @@ def pieces(header: Header, buffers: Sequence[Buffer] = ()) -> list[Buffer]:
 
 
 def fragments(message: Sequence[Buffer], size: int = FRAGMENT) -> Iterator[Buffer]:
-    """The message in fragments of at most `size` bytes: one if it fits."""
+    """Cut a message into fragments of at most `size` bytes."""
     if sum(len(piece) for piece in message) <= size:
         yield b"".join(message)
         return
@@ -211,10 +211,10 @@ def fragments(message: Sequence[Buffer], size: int = FRAGMENT) -> Iterator[Buffe
 
 
 class Reader:
-    """Reads one message at a time, from fragments, into memory that is allocated once the header was accepted.
+    """Reads one message at a time, from fragments, into memory that is allocated after the header was accepted.
 
-    `accept` sees the header before anything else is read and raises `Violation` for what is not wanted. After a
-    `Violation` the reader is of no further use.
+    `accept` sees the header before anything else is read and raises `Violation` to reject it. After a `Violation` the
+    reader must not be used again.
     """
 
     def __init__(self, decoder: msgspec.json.Decoder[Any], accept: Callable[[Any], None]) -> None:
@@ -249,7 +249,7 @@ class Reader:
             self._fill(rest)
 
     def finish(self) -> Message:
-        """The message, at its end; the reader is then ready for the next."""
+        """End the message and return it; the reader is then ready for the next."""
         if self._header is None:
             raise Violation("malformed", f"a message of {len(self._head)} bytes ends inside its header")
         header = self._header
@@ -265,7 +265,7 @@ class Reader:
         return Message(header, tuple(buffers))
 
     def _payload_begin(self) -> int | None:
-        """Where the payload begins, None while the prefix is incomplete."""
+        """Offset of the payload, None while the prefix is incomplete."""
         if len(self._head) < PREFIX.size:
             return None
         magic, protocol, length = PREFIX.unpack_from(self._head)

@@ -1,9 +1,9 @@
-"""How a parent's weights take in its children's: pure functions of vectors, one file a rule.
+"""How a parent merges its children's weights: pure functions of vectors, one file per rule.
 
-Here live `RULES`, what all rules are (`rule`) and what those that work in rounds share (`rounds`). May import: NumPy and
+Contents: `RULES`, the interface of a rule (`rule`) and the code that round-based rules share (`rounds`). May import: NumPy and
 `shoal.core.errors`. To add one: its file with its formula as a function and a settings class that implements `Rule`, a
-line in `RULES`, a slow oracle in its test. Looking for what calls them? `federation.state`. For how a child takes in the
-parent's weights? `federation.adoption`.
+line in `RULES`, a slow oracle in its test. Looking for the caller? `federation.state`. For how a child adopts the parent's
+weights? `federation.adoption`.
 """
 
 from __future__ import annotations

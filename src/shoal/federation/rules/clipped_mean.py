@@ -70,7 +70,7 @@ class ClippedMean:
 
     def tick(self, parent: np.ndarray, memory: Memory, present: int, now: float) -> Step:
         memory = settled(memory, self.quorum, now)
-        # A share is only what a child says of itself: here all count alike.
+        # Children report their own shares, which cannot be trusted: here all count equally.
         return close(
             memory,
             present,

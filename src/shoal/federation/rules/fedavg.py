@@ -1,4 +1,4 @@
-"""Federated averaging in rounds with a quorum and a grace for late children."""
+"""Federated averaging in rounds with a quorum and a grace period for late children."""
 
 from __future__ import annotations
 
@@ -32,7 +32,9 @@ def fedavg(children: Sequence[np.ndarray], shares: Sequence[float]) -> np.ndarra
 class FedAvg:
     """Settings of the rule."""
 
-    about: ClassVar[str] = "the mean of all children's weights, in rounds with a quorum and a grace for late ones"
+    about: ClassVar[str] = (
+        "the mean of all children's weights, in rounds with a quorum and a grace period for late children"
+    )
     takes: ClassVar[Takes] = "weights"
     adopts: ClassVar[Adopts] = "newer"
 

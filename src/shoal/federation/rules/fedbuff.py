@@ -1,4 +1,4 @@
-"""Buffered asynchronous aggregation: every K changes, from any children, are applied at once."""
+"""Buffered asynchronous aggregation: every K changes, from any children, are applied together."""
 
 from __future__ import annotations
 
@@ -44,13 +44,13 @@ class FedBuff:
     adopts: ClassVar[Adopts] = "always"
 
     buffer: int = 3
-    """K: changes that are applied at once."""
+    """K: changes that are applied together."""
     rate: float = 1.0
     """The parent's learning rate: how much of the mean change is applied."""
 
     def __post_init__(self) -> None:
         if self.buffer < 1:
-            raise BadInput(f"buffer is {self.buffer}; at least 1 change is applied at once")
+            raise BadInput(f"buffer is {self.buffer}; it must be at least 1")
         if not 0.0 < self.rate < float("inf"):
             raise BadInput(f"rate is {self.rate}; it must be above 0")
 

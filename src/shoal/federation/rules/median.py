@@ -14,7 +14,7 @@ from shoal.federation.wire import Adopts, Takes
 
 
 def median(children: Sequence[np.ndarray]) -> np.ndarray:
-    """P_j <- median_i C_ij; of an even number, the mean of the two in the middle.
+    """P_j <- median_i C_ij; for an even number, the mean of the two in the middle.
 
     Yin et al. 2018, "Byzantine-robust distributed learning: towards optimal statistical rates", definition 1.
 

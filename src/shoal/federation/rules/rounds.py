@@ -1,7 +1,7 @@
-"""Rounds: contributions are gathered, the newest of each child, until enough have come; then all are averaged at once.
+"""Rounds: the newest contribution of each child is kept until there are enough; then all are averaged together.
 
-A round ends when every connected child has contributed, or when a quorum has and the grace for the others is over. No
-child waits for it: each goes on training from its own weights, and what it pushes again replaces what it had pushed.
+A round ends when every connected child has contributed, or when a quorum has and the grace period for the others is over. No
+child waits for it: each continues training from its own weights, and a further push in the same round replaces its last one.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ Average = Callable[[tuple[Contribution, ...]], np.ndarray]
 
 
 def gather(memory: Memory, one: Contribution, quorum: int, now: float) -> Memory:
-    """The memory with one more contribution, or a newer one of the same child in its place."""
+    """Add a contribution to the memory; it replaces an older one of the same child."""
     others = tuple(other for other in memory.pending if other.child != one.child)
     return settled(memory._replace(pending=(*others, one)), quorum, now)
 
 
 def settled(memory: Memory, quorum: int, now: float) -> Memory:
-    """The memory with the time since when there is a quorum."""
+    """Record in the memory when the quorum was reached."""
     if len(memory.pending) < quorum:
         return memory._replace(quorum_at=None)
     return memory if memory.quorum_at is not None else memory._replace(quorum_at=now)
@@ -37,7 +37,7 @@ def is_over(memory: Memory, present: int, grace: float, now: float) -> bool:
 
 
 def close(memory: Memory, present: int, grace: float, now: float, average: Average, weighted: bool = True) -> Step:
-    """Average what is pending if the round is over; the pending ones are then used up."""
+    """Average the pending contributions if the round is over, and clear them."""
     if not is_over(memory, present, grace, now):
         return Step(None, memory)
     shares = [one.share if weighted else 1.0 for one in memory.pending]
@@ -46,7 +46,7 @@ def close(memory: Memory, present: int, grace: float, now: float, average: Avera
 
 
 def check_round(quorum: int, grace: float, least: int = 1) -> None:
-    """Raise `BadInput` for a quorum or a grace that no round can have."""
+    """Raise `BadInput` for an impossible quorum or grace period."""
     if quorum < least:
         raise BadInput(f"quorum is {quorum}; this rule needs at least {least} children in a round")
     if not 0.0 <= grace < float("inf"):

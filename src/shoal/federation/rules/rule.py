@@ -1,4 +1,4 @@
-"""What a rule is: the parent's weights and one contribution in, new weights out."""
+"""Interface of a rule: the parent's weights and one contribution in, new weights out."""
 
 from __future__ import annotations
 
@@ -10,56 +10,56 @@ import numpy as np
 from shoal.core.errors import BadInput
 from shoal.federation.wire import Adopts, Takes
 
-COLUMNS = (
-    1 << 16
-)  # values that are worked on at a time: they stay in the cache, and float64 and sorting need little memory
+COLUMNS = 1 << 16  # values per slice: they fit into the cache, and float64 copies and sorting need little memory
 
 
 class Contribution(NamedTuple):
-    """What one push gives to a rule."""
+    """A push, as a rule sees it."""
 
     child: str
     vector: np.ndarray  # [P] float32: weights, or their change since the base, as the rule takes
     staleness: int = 0  # tau: versions between the child's base and now
     share: float = 1.0  # weight in averages: equal, or by environment steps
-    moments: Mapping[str, np.ndarray] = {}  # {name: [P]} of the optimiser, where they travel
+    moments: Mapping[str, np.ndarray] = {}  # {name: [P]} of the optimiser, if they are exchanged
 
 
 class Memory(NamedTuple):
-    """What a rule keeps between pushes; part of every checkpoint."""
+    """A rule's memory between pushes; part of every checkpoint."""
 
-    pending: tuple[Contribution, ...] = ()  # came, but is not yet part of the parent's weights
-    quorum_at: float | None = None  # when there were enough of them, by a monotonic clock
+    pending: tuple[Contribution, ...] = ()  # received, but not yet part of the parent's weights
+    quorum_at: float | None = None  # when the quorum was reached, by a monotonic clock
     momentum: np.ndarray | None = None  # [P]
 
 
 class Step(NamedTuple):
-    """What became of it."""
+    """Result of a push or a tick."""
 
     parent: np.ndarray | None  # [P] float32; None if the weights did not change
     memory: Memory
-    used: tuple[tuple[Contribution, float], ...] = ()  # with each one's weight in the average, at most 1 together
+    used: tuple[
+        tuple[Contribution, float], ...
+    ] = ()  # each with its weight in the average; the weights sum to at most 1
 
 
 class Rule(Protocol):
-    """A frozen dataclass of settings with these methods. No rule changes an array that it is given.
+    """A frozen dataclass of settings with these methods. A rule never changes an array that it receives.
 
     `present` is the number of connected children, `now` a monotonic time in seconds.
     """
 
     about: ClassVar[str]  # one line for the command line
     takes: ClassVar[Takes]  # what a push carries: the child's weights, or their change since its base
-    adopts: ClassVar[Adopts]  # when a child takes in the parent's weights
+    adopts: ClassVar[Adopts]  # when a child adopts the parent's weights
 
     @property
     def pull(self) -> float:
-        """How far a child moves towards the parent's weights when it takes them in: beta, in [0, 1]."""
+        """beta in [0, 1]: how far a child moves towards the parent's weights when it adopts them."""
 
     def receive(self, parent: np.ndarray, memory: Memory, one: Contribution, present: int, now: float) -> Step:
-        """A push arrived."""
+        """Take a contribution."""
 
     def tick(self, parent: np.ndarray, memory: Memory, present: int, now: float) -> Step:
-        """Time passed, or a child left: a round may end."""
+        """Advance the clock or note that a child left: a round may end."""
 
 
 def towards(start: np.ndarray, goal: np.ndarray, rate: float) -> np.ndarray:
@@ -71,7 +71,7 @@ def towards(start: np.ndarray, goal: np.ndarray, rate: float) -> np.ndarray:
     out = np.empty_like(start)
     for part in columns(
         len(out)
-    ):  # in the processor's cache, and one allocation: twice as fast for ten million weights
+    ):  # slices stay in the cache, with one allocation: twice as fast for ten million weights
         np.subtract(goal[part], start[part], out=out[part])
         out[part] *= np.float32(rate)
         out[part] += start[part]

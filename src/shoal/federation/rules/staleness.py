@@ -1,4 +1,4 @@
-"""Changes are applied as they come, the smaller the older their base is."""
+"""Asynchronous updates: every change is applied on arrival, discounted by the age of its base."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from shoal.federation.wire import Adopts, Takes
 
 
 def discount(tau: int, power: float) -> float:
-    """(1 + tau)^-a: what a change counts whose base is tau versions old."""
+    """(1 + tau)^-a: the weight of a change whose base is tau versions old."""
     return float((1.0 + tau) ** -power)
 
 
@@ -40,7 +40,7 @@ def staleness(parent: np.ndarray, change: np.ndarray, tau: int, alpha: float, po
 class Staleness:
     """Settings of the rule."""
 
-    about: ClassVar[str] = "P <- P + alpha (1+tau)^-a (C - base) at every push; children take in all of P"
+    about: ClassVar[str] = "P <- P + alpha (1+tau)^-a (C - base) at every push; children adopt P completely"
     takes: ClassVar[Takes] = "delta"
     adopts: ClassVar[Adopts] = "always"
 
