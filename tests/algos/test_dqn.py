@@ -343,7 +343,7 @@ def test_every_knob_is_read(knob: str) -> None:
         ({"batch_size": 300, "capacity": 200}, r"--algo.batch-size is 300: .*--algo.capacity 200"),
         ({"warmup": 300, "capacity": 200}, r"--algo.warmup is 300: .*--algo.capacity 200"),
         ({"gamma": 1.5}, r"--algo.gamma is 1.5"),
-        ({"replay": "prioritized", "sampler": "cpprb", "replacement": False}, r"cpprb draws with replacement alone"),
+        ({"replay": "prioritized", "sampler": "cpprb", "replacement": False}, r"cpprb only draws with replacement"),
     ],
 )
 def test_bad_settings_are_refused_in_one_line(settings: dict[str, Any], message: str) -> None:

@@ -1,4 +1,4 @@
-"""One file an algorithm: what to minimise and how to act, as pure functions of (state, batch).
+"""Algorithms, one file each: the loss and how to act, as pure functions of (state, batch).
 
 May import: nets, replay, ops, core. To add one: its file, one line in `ALGOS`, its test. Looking for the loop that calls
 these? `roles`. For the contract? `core.algorithm`. For the maths? `ops`.

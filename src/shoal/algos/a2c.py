@@ -1,7 +1,8 @@
-"""A2C: one gradient a batch, from advantages of the policy that acted.
+"""A2C: one gradient per batch, from advantages of the behaviour policy.
 
-Mnih et al. 2016, https://arxiv.org/abs/1602.01783. Deviation: the return estimator is GAE, of which n-step returns are one end;
-where older weights act than learn it is V-trace (Espeholt et al. 2018, https://arxiv.org/abs/1802.01561).
+Mnih et al. 2016, https://arxiv.org/abs/1602.01783. Deviation: the return estimator is GAE, which includes n-step returns as a
+special case; if the acting weights may be stale it is V-trace (Espeholt et al. 2018,
+https://arxiv.org/abs/1802.01561).
 """
 
 from __future__ import annotations
@@ -25,29 +26,29 @@ class A2CConfig(OnPolicyConfig):
     """Advantage actor-critic."""
 
     learning_rate: PositiveFloat = 1e-3
-    """step size at the start"""
+    """learning rate at the start"""
     unroll: Positive = 16
-    """steps that each environment makes between two updates"""
+    """steps of each environment between two updates"""
     normalise_advantage: bool = False
     """standardise advantages over the batch"""
     optimiser: Literal["rmsprop", "adam", "momentum"] = "rmsprop"
-    """what turns gradients into steps"""
+    """optimiser"""
     decay: Fraction = 0.99
-    """RMSProp's memory of squared gradients"""
+    """RMSProp's decay of the mean squared gradient"""
     momentum: Fraction = 0.9
-    """momentum: how much of the last step goes on"""
+    """momentum: share of the last step that is added to the next"""
     epsilon: PositiveFloat = 1e-5
     """added to the denominator of RMSProp and Adam"""
     initial_square: PositiveFloat = 1e-2
-    """what RMSProp takes the squared gradients to be before it has seen any: keeps the first steps small"""
+    """initial value of RMSProp's mean squared gradient: a larger one keeps the first steps small"""
     log_epsilon: Fraction = 0.0
-    """probabilities of discrete actions below this count as this in the policy's loss (GA3C: 1e-6); 0 is off"""
+    """lower bound of the probabilities of discrete actions in the policy loss (GA3C: 1e-6); 0 is off"""
 
 
 @final
 class A2C(OnPolicy[A2CConfig]):
     Config = A2CConfig
-    about = "advantage actor-critic: one gradient a batch"
+    about = "advantage actor-critic: one gradient per batch"
 
     @property
     def epochs(self) -> int:
@@ -67,7 +68,7 @@ class A2C(OnPolicy[A2CConfig]):
 
     @property
     def _floor(self) -> float | None:
-        """Densities of continuous actions have no scale to compare with."""
+        """Refuse a bound for continuous actions, whose densities have no natural scale."""
         discrete = not any(isinstance(part, Continuous) for part in self.task.spec.action.parts)
         return math.log(self.config.log_epsilon) if self.config.log_epsilon and discrete else None
 
@@ -78,7 +79,7 @@ class A2C(OnPolicy[A2CConfig]):
 def actor_critic_loss(
     algorithm: OnPolicy[Any], params: Params, state: LearnerState, batch: Batch, floor: float | None = None
 ) -> tuple[Array, dict[str, Array]]:
-    """-log pi A + c (v - G)^2 - beta H, the mean over valid rows; `floor` bounds log pi in the first term from below."""
+    """-log pi A + c (v - G)^2 - beta H, averaged over valid rows; `floor` bounds log pi in the first term from below."""
     rows, config = batch.rows, algorithm.config
     log_pi, entropy, value = algorithm.evaluate(params, batch)
     held = log_pi if floor is None else jnp.maximum(log_pi, floor)

@@ -1,4 +1,4 @@
-"""What DDPG, TD3 and SAC share: critics of continuous actions, the way of their gradients, warm-up, and Adam by group."""
+"""Shared code of DDPG, TD3 and SAC: critics of continuous actions, their gradients, warm-up, and Adam by parameter group."""
 
 from __future__ import annotations
 
@@ -19,33 +19,33 @@ from shoal.core.trajectory import Array, Transitions
 from shoal.nets.continuous import ContinuousNet, count_entries, unbounded
 from shoal.ops import continuous_control, losses
 
-FINEST = 1000  # of the ratio of gradients to steps: the largest denominator
+FINEST = 1000  # largest denominator of the ratio of gradients to steps
 
 
 @dataclass(frozen=True, kw_only=True)
 class ContinuousConfig(OffPolicyConfig):
-    """The settings that every algorithm for continuous actions has."""
+    """Settings of every algorithm for continuous actions."""
 
     learning_rate: PositiveFloat = 1e-3
-    """step size of the critics at the start"""
+    """learning rate of the critics at the start"""
     policy_rate: PositiveFloat = 1.0
-    """the policy's step size over the critics'"""
+    """learning rate of the policy, as a multiple of the critics'"""
     unroll: Positive = 16
-    """steps that each environment makes before what was seen is stored and learnt from"""
+    """steps of each environment between two additions to the replay"""
     batch_size: Positive = 256
-    """rows a gradient"""
+    """rows per gradient"""
     updates_per_step: PositiveFloat = 1.0
-    """gradients for each environment step; below 1, several steps for each gradient"""
+    """gradients per environment step; below 1, several steps per gradient"""
     tau: Fraction = 0.005
-    """how far the target networks move towards the weights each time"""
+    """share of the distance to the weights that the target networks move after each gradient of the policy"""
     max_grad_norm: PositiveFloat = 100.0
-    """gradients of the critics, or of the policy, with a larger norm are scaled down to it"""
+    """largest norm of the critics' gradient and of the policy's; larger gradients are scaled down"""
     action_scale: NonNegativeFloat = 0.0
-    """entries of an action without finite bounds reach from minus this to this; 0 refuses such actions"""
+    """bound for entries of an action that have no finite bounds: they lie between minus this and this; 0 refuses such actions"""
     warmup_noise: Literal["uniform", "ar1"] = "uniform"
-    """actions before the first gradient: uniform, or noise that keeps its direction for a while"""
+    """actions before the first gradient: uniform, or ar1 for noise that is correlated over time"""
     warmup_phi: Fraction = 0.97
-    """ar1: how much of the noise each step keeps of the one before"""
+    """ar1: correlation of the noise of one step with that of the previous one"""
 
 
 C = TypeVar("C", bound=ContinuousConfig)
@@ -54,7 +54,7 @@ N = TypeVar("N", bound=ContinuousNet)
 
 @dataclass(frozen=True)
 class ContinuousControl(OffPolicy[C, N]):
-    """Everything but the policy: its noise, its loss, and the target that the critics learn."""
+    """Base of algorithms for continuous actions. Concrete ones add the policy's noise and loss and the critics' target."""
 
     critics: ClassVar[int]
 
@@ -87,27 +87,27 @@ class ContinuousControl(OffPolicy[C, N]):
 
     @property
     def scale(self) -> np.ndarray:
-        """[A] what the environment takes for 1."""
+        """[A] the environment's action that corresponds to 1."""
         return np.where(unbounded(self.task.spec), self.config.action_scale, 1.0).astype(np.float32)
 
     # Acting.
 
     @abc.abstractmethod
     def explore(self, state: LearnerState) -> dict[str, Array]:
-        """[] each: the algorithm's own exploration now."""
+        """Current exploration settings of the algorithm, each []."""
 
     @abc.abstractmethod
     def noise_carry(self, envs: int) -> dict[str, Array]:
-        """Noise that lasts from step to step, at the start of an episode."""
+        """State of the correlated noise at the start of an episode."""
 
     @abc.abstractmethod
     def explored(
         self, actor: ActorState, obs: Array, carry: dict[str, Array], first: Array, noise: Array, explore: Array
     ) -> tuple[Array, dict[str, Array]]:
-        """(action in [-1, 1], carry) after warm-up, by standard normal `noise` [B, A]."""
+        """(action in [-1, 1], carry) after warm-up, from standard normal `noise` [B, A]."""
 
     def actor_state(self, state: LearnerState) -> ActorState:
-        """The critics stay with the learner. Warm-up lasts until the first gradient."""
+        """The policy's part of the state; the critics stay with the learner. Warm-up lasts until the first gradient."""
         warm = (state.step == 0).astype(jnp.float32)
         return self.acting({"policy": state.params["policy"]}, state, {**self.explore(state), "warmup": warm})
 
@@ -121,7 +121,7 @@ class ContinuousControl(OffPolicy[C, N]):
         self, actor: ActorState, obs: Array, carry: dict[str, Array], first: Array, key: Array, explore: Array
     ) -> tuple[Array, dict[str, Array], dict[str, Array]]:
         envs, entries = obs.shape[0], count_entries(self.task.spec)
-        noise, random = jax.random.normal(key, (2, envs, entries), jnp.float32)  # one draw: keys cost more than numbers
+        noise, random = jax.random.normal(key, (2, envs, entries), jnp.float32)  # one draw: splitting keys is slower
         seen = self.seen(actor.obs_mean, actor.obs_scale, obs)
         action, after = self.explored(actor, seen, carry, first, noise, explore)
         if "warmup" in carry:
@@ -138,19 +138,19 @@ class ContinuousControl(OffPolicy[C, N]):
 
     @abc.abstractmethod
     def target(self, state: LearnerState, rows: Transitions, key: Array) -> Array:
-        """[N] what the critics should say of the rows."""
+        """Targets of the critics [N]."""
 
     @abc.abstractmethod
     def policy_loss(self, params: Params, critic: Params, obs: Array, key: Array) -> tuple[Array, dict[str, Array]]:
-        """The loss of all groups but the critics, and metrics."""
+        """The loss of all parameter groups except the critics, and metrics."""
 
     @property
     @abc.abstractmethod
     def delay(self) -> int:
-        """Gradients of the critics for each of the policy, and for each move of the targets."""
+        """Gradients of the critics per gradient of the policy and per move of the targets."""
 
     def gradients(self, state: LearnerState, minibatch: Drawn, key: Array) -> tuple[Params, Feedback]:
-        """The policy's gradient is made of the critics before their step; both are clipped by themselves."""
+        """Gradients of critics and policy at the same weights, clipped separately."""
         rows = self.learnt_rows(state, minibatch)
         target_key, policy_key = jax.random.split(key)
         target = self.target(state, rows, target_key)
@@ -178,7 +178,8 @@ class ContinuousControl(OffPolicy[C, N]):
             nothing = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), jax.eval_shape(policy, others))
             other_grads, metrics = jax.lax.cond(due, policy, lambda _: nothing, others)
             moved = jnp.stack([jnp.asarray(True), *[due] * len(others)])
-            metrics = {name: self.delay * value for name, value in metrics.items()}  # so that means over all are right
+            # The policy's metrics are 0 in the gradients between: the factor makes their means right.
+            metrics = {name: self.delay * value for name, value in metrics.items()}
         grads, norms = {}, []
         for name, part in {"critic": critic_grads, **other_grads}.items():
             grads[name], norm = losses.clip_by_global_norm(part, self.config.max_grad_norm)
@@ -188,12 +189,12 @@ class ContinuousControl(OffPolicy[C, N]):
         return grads, Feedback(metrics, jnp.asarray(False), jax.lax.stop_gradient(td), moved)
 
     def settle(self, state: LearnerState, params: Params) -> LearnerState:
-        """The targets move with the policy."""
+        """The state with these params; the targets move when the policy does."""
         return self.followed(state, params, self.delay, self.config.tau)
 
 
 class AdamState(NamedTuple):
-    """Means and what they weigh, each shaped like the params."""
+    """Running means of Adam and their weights, each shaped like the params."""
 
     mu: Any  # of the gradients
     nu: Any  # of their squares
@@ -202,10 +203,10 @@ class AdamState(NamedTuple):
 
 
 class GroupAdam(NamedTuple):
-    """Adam without its rate (Kingma and Ba 2015), whose bias correction is kept an entry instead of by one count.
+    """Adam without its learning rate (Kingma and Ba 2015), with a bias correction per entry instead of one count.
 
-    Entries that a gradient leaves out stay as they were, so that groups of params behave as if each had an Adam of its own; and
-    any slice of a vector is as good as the whole. With all entries moved it is optax's.
+    Entries that a gradient leaves out do not change, so that each parameter group behaves as if it had its own Adam, and the
+    transformation works on any slice of a vector. If every gradient moves all entries, it equals optax's Adam.
     """
 
     b1: float = 0.9

@@ -1,8 +1,8 @@
-"""DDPG: a deterministic policy that climbs its critic, from a replay.
+"""DDPG: a deterministic policy that maximises its critic, from a replay.
 
-Lillicrap et al. 2016, https://arxiv.org/abs/1509.02971. Deviations: policy and critic have one learning rate with a factor; no
-batch normalisation (layer norm is an option) and no weight decay; the policy's gradient is made of the critic before its step
-of the same minibatch; gradients with a large norm are clipped; n-step rows, prioritized replay and normalisation are options;
+Lillicrap et al. 2016, https://arxiv.org/abs/1509.02971. Deviations: the policy's learning rate is a multiple of the critic's; no
+batch normalisation (layer norm is an option) and no weight decay; the policy's gradient uses the critic before its step on the
+same minibatch; gradients with a large norm are clipped; n-step rows, prioritized replay and normalisation are options;
 actions are random until the first gradient.
 """
 
@@ -23,9 +23,9 @@ class DDPGConfig(DeterministicConfig):
     """Deep deterministic policy gradients."""
 
     noise: Literal["gaussian", "ou"] = "ou"
-    """noise on actions: independent from step to step, or Ornstein-Uhlenbeck's, which drifts and begins at 0 with each episode"""
+    """noise on actions: gaussian is independent at every step; ou (Ornstein-Uhlenbeck) is correlated and restarts with episodes"""
     noise_scale: NonNegativeFloat = 0.2
-    """its deviation (ou: of what comes in each step), where actions reach from -1 to 1"""
+    """standard deviation of the noise (ou: of each step's increment), for actions from -1 to 1"""
 
 
 @final
@@ -33,7 +33,7 @@ class DDPGConfig(DeterministicConfig):
 class DDPG(Deterministic[DDPGConfig]):
     Config: ClassVar[type[Any]] = DDPGConfig
     critics: ClassVar[int] = 1
-    about: ClassVar[str] = "deep deterministic policy gradients: a policy that climbs its critic (Box actions)"
+    about: ClassVar[str] = "deep deterministic policy gradients: a policy that maximises its critic (Box actions)"
 
     def target(self, state: LearnerState, rows: Transitions, key: Array) -> Array:
         """`r + discount q'(s', mu'(s'))`."""

@@ -1,4 +1,4 @@
-"""How DDPG and TD3 act: one action an observation, with noise that is not the policy's own."""
+"""Acting of DDPG and TD3: one action per observation, plus exploration noise."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from shoal.ops import continuous_control, schedules
 
 @dataclass(frozen=True, kw_only=True)
 class DeterministicConfig(ContinuousConfig):
-    """The settings of deterministic policies."""
+    """Settings of deterministic policies."""
 
     noise: Literal["gaussian", "ou"] = "gaussian"
-    """noise on actions: independent from step to step, or Ornstein-Uhlenbeck's, which drifts and begins at 0 with each episode"""
+    """noise on actions: gaussian is independent at every step; ou (Ornstein-Uhlenbeck) is correlated and restarts with episodes"""
     noise_scale: NonNegativeFloat = 0.1
-    """its deviation (ou: of what comes in each step), where actions reach from -1 to 1"""
+    """standard deviation of the noise (ou: of each step's increment), for actions from -1 to 1"""
     final_noise: Fraction = 1.0
-    """share of the noise that is left at the end of the budget; 1 keeps it constant"""
+    """share of the noise that remains at the end of the budget; 1 keeps it constant"""
     noise_theta: Fraction = 0.15
-    """ou: the share of the noise that is lost each step"""
+    """ou: share of the noise that decays at each step"""
 
 
 C = TypeVar("C", bound=DeterministicConfig)

@@ -1,9 +1,9 @@
-"""DQN: action values from a replay, and a target network that follows slowly.
+"""DQN: action values from a replay, with a target network that follows slowly.
 
 Mnih et al. 2015, https://doi.org/10.1038/nature14236; double: van Hasselt et al. 2016; dueling: Wang et al. 2016;
-prioritized: Schaul et al. 2016; n-step: Hessel et al. 2018. Deviations: the minibatches of gradients that fall due together
-are drawn at once, so that priorities follow after all of them; n-step windows end with the unroll; observations and rewards
-may be normalised by running statistics, which hold for all rows whenever they were seen; Adam instead of RMSProp.
+prioritized: Schaul et al. 2016; n-step: Hessel et al. 2018. Deviations: the minibatches of all gradients in a round are drawn
+together, and priorities are updated after the round; n-step windows end with the unroll; observations and rewards may be
+normalised, always with the current running statistics, however old the row; Adam instead of RMSProp.
 """
 
 from __future__ import annotations
@@ -31,19 +31,19 @@ class DQNConfig(OffPolicyConfig):
     every: Positive = 4
     """environment steps between two rounds of gradients"""
     repeats: Positive = 1
-    """gradients a round: more than one learns more from each step, at the price of computing"""
+    """gradients per round: more learn more from each step but need more computation"""
     double: bool = True
-    """choose the next action by the newest weights and value it by the target's"""
+    """double Q-learning: choose the next action with the newest weights, evaluate it with the target network"""
     loss: Literal["huber", "mse"] = "huber"
-    """what is made of an error: straight beyond 1 (huber), or half its square"""
+    """loss of an error: huber is linear beyond 1, mse is half its square"""
     target_every: Positive = 200
     """gradients between two moves of the target network"""
     tau: Fraction = 1.0
-    """how far the target network moves then: 1 takes over the weights, 0.005 with every gradient follows softly"""
+    """share of the distance to the weights that the target network moves: 1 copies the weights, 0.005 follows softly"""
     epsilon_start: Fraction = 1.0
     """share of random actions at the start"""
     epsilon_end: Fraction = 0.02
-    """share of random actions in the end"""
+    """share of random actions at the end"""
     explore: Fraction = 0.2
     """share of the budget over which epsilon falls"""
 
@@ -89,7 +89,7 @@ class DQN(OffPolicy[DQNConfig, QNet]):
         return self.begun(params, self.optimiser.init(params), params)
 
     def epsilon(self, state: LearnerState) -> Array:
-        """The share of random actions now."""
+        """Current share of random actions."""
         share = state.progress / jnp.maximum(self.config.explore, 1e-6)
         return schedules.linear(self.config.epsilon_start, self.config.epsilon_end, share)
 
@@ -103,7 +103,7 @@ class DQN(OffPolicy[DQNConfig, QNet]):
         self, actor: ActorState, obs: Array, carry: dict[str, Array], first: Array, key: Array, explore: Array
     ) -> tuple[Array, dict[str, Array], dict[str, Array]]:
         q = self.net.q(actor.params, self.seen(actor.obs_mean, actor.obs_scale, obs))  # [B, A]
-        chance, which = jax.random.uniform(key, (2, q.shape[0]))  # one draw for both: keys cost more than numbers
+        chance, which = jax.random.uniform(key, (2, q.shape[0]))  # one draw for both: splitting keys is slower
         anything = jnp.minimum((which * q.shape[1]).astype(jnp.int32), q.shape[1] - 1)
         action = jnp.where(
             chance < actor.explore["epsilon"] * explore, anything, jnp.argmax(q, axis=-1).astype(jnp.int32)
@@ -129,5 +129,5 @@ class DQN(OffPolicy[DQNConfig, QNet]):
         return loss, (jax.lax.stop_gradient(td), metrics)
 
     def settle(self, state: LearnerState, params: Params) -> LearnerState:
-        """The target network moves `tau` of the way after every `target_every` gradients, of all workers together."""
+        """The state after a gradient. After every `target_every` gradients, counted over all workers, the target moves by `tau`."""
         return self.followed(state, params, self.config.target_every, self.config.tau)

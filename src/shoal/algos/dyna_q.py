@@ -1,12 +1,12 @@
-"""Deep Dyna-Q: DQN that also learns from what a world model imagines.
+"""Deep Dyna-Q: DQN that also learns from the experience that a world model imagines.
 
 Sutton 1990, "Integrated architectures for learning, planning, and reacting"; prioritized sweeping: Moore and Atkeson 1993;
-short branches from real states: Janner et al. 2019, https://arxiv.org/abs/1906.08253; the bonus for what the model knows
-least: that of Dyna-Q+ (Sutton and Barto 2018, section 8.3), with disagreement for the time since a visit. Deviations: the
-model is an ensemble of nets; a neural model has no predecessors to sweep back to, so sweeping orders where imagination
-starts and what is learnt of it by the size of the error.
+short branches from real states: Janner et al. 2019, https://arxiv.org/abs/1906.08253; exploration bonus: Dyna-Q+ (Sutton and
+Barto 2018, section 8.3), with the ensemble's disagreement in place of the time since a visit. Deviations: the model is an
+ensemble of nets; a neural model has no predecessors to sweep back to, so prioritized sweeping chooses the real states where
+imagination starts, and the imagined rows to learn from, by the size of their error.
 
-Real experience is DQN's own and goes its way alone. What is imagined consists of single steps, with a mask of its own.
+Real experience is processed exactly as in DQN. Imagined experience consists of single steps with their own mask.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from shoal.nets.q_network import count_actions
 from shoal.nets.world_model import ModelErrors, Scales, WorldModel
 from shoal.ops import q_learning, schedules, statistics
 
-CANDIDATES = 4  # real states that are looked at for each one from which imagination starts
+CANDIDATES = 4  # candidate real states for each state where imagination starts
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,48 +50,48 @@ class DynaQConfig(DQNConfig):
     """DQN and a world model."""
 
     ratio: NonNegativeFloat = 4.0
-    """gradients on imagined experience for each on real, at first; with `adapt` the most"""
+    """gradients on imagined experience per gradient on real experience, at the start; with `adapt` the maximum"""
     final_ratio: NonNegativeFloat = 0.0
-    """the ratio at the end of the budget, reached in a straight line: what is imagined helps most while little is real"""
+    """the ratio at the end of the budget, reached linearly: imagination helps most while real experience is scarce"""
     adapt: bool = True
-    """let the ratio fall with the model's error on held-out experience"""
+    """reduce the ratio as the model's error on held-out experience grows"""
     tolerance: PositiveFloat = 0.3
-    """adapt: the error at which nothing imagined is learnt, of the change, the reward or the end, whichever is largest; 1 is no
-    better than guessing the mean"""
+    """adapt: model error at which the ratio is 0: the largest of the errors of state change, reward and termination; an error
+    of 1 is no better than predicting the mean"""
     horizon: Positive = 3
-    """steps that are imagined from a real state, at most"""
+    """most steps imagined from a real state"""
     starts: Positive = 128
     """real states from which one round of imagination starts"""
     straying: Fraction = 0.3
-    """share of random actions in imagination, at least: the model can tell what was never tried"""
+    """smallest share of random actions in imagination: they cover actions that were never tried"""
     sweeping: bool = False
-    """prioritized sweeping: start where, and learn of what, the values err most"""
+    """prioritized sweeping: start imagination, and choose rows to learn from, where the values' error is largest"""
     bonus: NonNegativeFloat = 0.1
-    """explorers: reward for going where the model's members disagree by one deviation, in the units of the action values"""
+    """explorers: reward for a disagreement of one standard deviation between the model's members, in units of action values"""
     mix: Fraction = 0.5
-    """share of real rows in the minibatches of imagination: they keep the model's errors in check"""
+    """share of real rows in the minibatches of imagined experience, to limit the effect of model errors"""
     imagined: Positive = 20_000
-    """imagined rows that are kept"""
+    """number of imagined rows that are kept"""
     model_hidden: tuple[Positive, ...] = (64, 64)
     """widths of the model's dense layers"""
     members: Positive = 3
-    """nets of the ensemble"""
+    """number of nets in the ensemble"""
     model_rate: PositiveFloat = 1e-3
-    """step size of the model's Adam"""
+    """learning rate of the model's Adam"""
     model_batch: Positive = 128
-    """real rows a gradient of each member"""
+    """real rows per gradient of each member"""
     model_gradients: Positive = 64
-    """gradients of the model before each round of imagination"""
+    """model gradients before each round of imagination"""
     holdout: Fraction = 0.1
-    """share of the real rows that the model never sees, and is judged by"""
+    """share of the real rows that are held out from the model, to measure its error"""
 
 
 class Imagined(NamedTuple):
-    """Rows in the order [H, N], and which of them count."""
+    """Imagined rows in the order [H, N], with their mask."""
 
     rows: Transitions
     valid: Array
-    disagreement: Array  # [] the mean over what counts
+    disagreement: Array  # [] mean over unmasked rows
 
 
 @final
@@ -106,7 +106,7 @@ class DynaQ:
     usual_topology: ClassVar[str] = "dyna"
     replays: ClassVar[bool] = True
     topologies: ClassVar[tuple[str, ...]] = ("dyna",)  # no other topology has planners
-    about: ClassVar[str] = "DQN that also learns from what a world model imagines"
+    about: ClassVar[str] = "DQN that also learns from experience imagined by a world model"
 
     def __post_init__(self) -> None:
         config, obs = self.config, self.task.spec.obs
@@ -116,14 +116,14 @@ class DynaQ:
             )
         if config.n_step != 1:
             raise BadInput(
-                f"--algo.n-step is {config.n_step}: the world model learns single steps, so only 1 for dyna_q"
+                f"--algo.n-step is {config.n_step}: the world model learns single steps, so it must be 1 for dyna_q"
             )
         if not config.model_hidden:
             raise BadInput("--algo.model-hidden is empty: the world model needs at least one layer")
         if not 0.0 < config.holdout <= 0.5:
             raise BadInput(f"--algo.holdout is {config.holdout:g}: expected more than 0 and at most 0.5")
         count_actions(self.task.spec)
-        _ = self.dqn  # what DQN refuses is refused here
+        _ = self.dqn  # raises for settings that DQN refuses
 
     @cached_property
     def dqn(self) -> DQN:
@@ -134,7 +134,7 @@ class DynaQ:
         spec = self.task.spec
         return WorldModel(spec.obs.shape[0], count_actions(spec), self.config.model_hidden, self.config.members)
 
-    # What DQN does, it does here too.
+    # Delegated to DQN.
 
     @property
     def experience(self) -> Replay:
@@ -181,7 +181,7 @@ class DynaQ:
     # The model.
 
     def init(self, key: Array) -> LearnerState:
-        """DQN's, and beside the target network the model and the statistics of real experience."""
+        """DQN's state, with the model and the statistics of real experience added to `extra`."""
         state, n = self.dqn.init(key), self.model.inputs
         seen = {
             name: statistics.empty_moments(shape) for name, shape in (("obs", (n,)), ("change", (n,)), ("reward", ()))
@@ -205,7 +205,7 @@ class DynaQ:
         return state._replace(extra={**state.extra, "seen": seen, "box": box}), kept
 
     def scales(self, state: LearnerState) -> Scales:
-        """The model's units, from all real experience so far."""
+        """Units of the model's inputs and outputs, from all real experience so far."""
         seen = state.extra["seen"]
         units = [unit for name in ("obs", "change", "reward") for unit in _unit(seen[name])]
         return Scales(*[*units, self.dqn.reward_unit(state), *state.extra["box"]])
@@ -216,7 +216,7 @@ class DynaQ:
         return made
 
     def train_model(self, params: Params, moments: Any, scales: Scales, rows: Transitions) -> tuple[Params, Any, Array]:
-        """A gradient after another on rows [steps, members, batch, ...]: (params, moments, mean loss)."""
+        """Fit the model, one gradient for each leading index of rows [steps, members, batch, ...]: (params, moments, mean loss)."""
 
         def loss(params: Params, part: Transitions) -> Array:
             told = self.model.predict_own(params, scales, part.obs, part.action)
@@ -232,14 +232,14 @@ class DynaQ:
         return params, moments, losses.mean()
 
     def model_errors(self, params: Params, scales: Scales, rows: Transitions) -> ModelErrors:
-        """On rows [N, ...] that the model has not seen."""
+        """Errors of the model on held-out rows [N, ...]."""
         return self._errors(self.model.predict(params, scales, rows.obs, rows.action), scales, rows)
 
     def _errors(self, told: Any, scales: Scales, rows: Transitions) -> ModelErrors:
         return world_model.errors(told, scales, rows.obs, rows.next_obs, rows.reward, rows.discount == 0.0)
 
     def ratio(self, progress: float, error: float) -> float:
-        """Gradients on imagined rows for each on real ones, so far into the budget and while the model errs so much."""
+        """Gradients on imagined rows per gradient on real ones, at this progress and with this model error."""
         config = self.config
         share = max(0.0, 1.0 - error / config.tolerance) if config.adapt else 1.0
         return share * float(schedules.linear(config.ratio, config.final_ratio, progress))
@@ -247,17 +247,17 @@ class DynaQ:
     def imagine(
         self, params: Params, scales: Scales, actor: ActorState, candidates: Transitions, key: Array, explorer: bool
     ) -> Imagined:
-        """Branches of up to `horizon` steps from `starts` of the candidates [C, ...], which are real rows.
+        """Imagine branches of up to `horizon` steps from `starts` of the candidates [C, ...], which are real rows.
 
-        Actions are those of the epsilon-greedy policy, with some more at random; an explorer's are those that the model knows
-        least about.
+        Actions come from the epsilon-greedy policy, with additional random ones; an explorer takes the actions about which the
+        model's members disagree most.
         """
         choose_key, member_key, act_key = jax.random.split(key, 3)
         obs = self._begin(params, scales, actor, candidates, choose_key, explorer)
         n = obs.shape[0]
         epsilon = jnp.maximum(actor.explore["epsilon"], self.config.straying)
         strays = actor._replace(explore={**actor.explore, "epsilon": epsilon})
-        member = jax.random.randint(member_key, (n,), 0, self.model.members)  # a branch follows one member's beliefs
+        member = jax.random.randint(member_key, (n,), 0, self.model.members)  # each branch follows one member
 
         def step(carry: tuple[Array, Array], key: Array) -> tuple[tuple[Array, Array], Any]:
             obs, alive = carry
@@ -270,11 +270,11 @@ class DynaQ:
             following = world_model.step_of(told, scales, obs, member)
             reward = following.reward + (self.config.bonus * scales.reward_unit * apart if explorer else 0.0)
             discount = self.config.gamma * (1.0 - following.done.astype(jnp.float32))
-            # Where an episode seems to go on and none ever did, the model has missed the end: it learns rare ends last.
+            # If an episode continues beyond all observed states, the model has missed its end: it learns rare ends last.
             known = following.done | scales.inside(following.obs)
             valid = alive & known & jnp.isfinite(reward)
             row = Transitions(obs, action, reward.astype(jnp.float32), discount, following.obs)
-            # A branch that has ended stands still, so that nothing grows beyond all bounds behind the mask.
+            # A branch that has ended keeps its state, so that masked values cannot diverge.
             obs = jnp.where(valid[:, None], following.obs, obs)
             return (obs, valid & ~following.done), (row, valid, apart)
 
@@ -286,7 +286,7 @@ class DynaQ:
     def _begin(
         self, params: Params, scales: Scales, actor: ActorState, candidates: Transitions, key: Array, explorer: bool
     ) -> Array:
-        """Of the candidates, where imagination starts: in proportion to their weight, none twice (Gumbel's trick)."""
+        """Sample starts from the candidates in proportion to their weight, without replacement (Gumbel trick)."""
         count = candidates.obs.shape[0]
         if explorer:
             weight = world_model.disagreement(self.model.predict(params, scales, candidates.obs, candidates.action))
@@ -299,7 +299,7 @@ class DynaQ:
         return candidates.obs[chosen]
 
     def _td(self, actor: ActorState, scales: Scales, rows: Transitions) -> Array:
-        """Errors of real rows by the acting weights alone: planners have no target network."""
+        """Errors of real rows under the acting weights only: planners have no target network."""
 
         def q(obs: Array) -> Array:
             return self.net.q(actor.params, self.dqn.seen(actor.obs_mean, actor.obs_scale, obs))
@@ -309,7 +309,7 @@ class DynaQ:
         return q_learning.td_error(q(rows.obs), rows.action, reward, rows.discount, q_t, q_t)
 
     def _least_known(self, params: Params, scales: Scales, obs: Array) -> Array:
-        """The action of which the members disagree most, at each of obs [N, n]."""
+        """The action with the largest disagreement between members, at each of obs [N, n]."""
         every = jnp.arange(self.model.actions)
         grid = jnp.broadcast_to(every[:, None], (self.model.actions, obs.shape[0]))
         told = self.model.predict(params, scales, jnp.broadcast_to(obs, (*grid.shape, obs.shape[-1])), grid)

@@ -1,4 +1,4 @@
-"""What DQN, DDPG, TD3 and SAC share: a replay, rows of n steps, normalisation, and a target that follows the weights."""
+"""Shared code of DQN, DDPG, TD3 and SAC: replay, n-step rows, normalisation, and a target that follows the weights."""
 
 from __future__ import annotations
 
@@ -28,46 +28,46 @@ from shoal.ops import q_learning, returns, schedules, statistics
 
 @dataclass(frozen=True, kw_only=True)
 class OffPolicyConfig:
-    """The settings that every algorithm with a replay has."""
+    """Settings of every algorithm with a replay."""
 
     learning_rate: PositiveFloat = 5e-4
-    """step size at the start"""
+    """learning rate at the start"""
     final_rate: Fraction = 1.0
-    """share of the learning rate that is left at the end of the budget; 1 keeps it constant"""
+    """share of the learning rate that remains at the end of the budget; 1 keeps it constant"""
     gamma: Fraction = 0.99
-    """discount a step"""
+    """discount per step"""
     unroll: Positive = 8
-    """steps that each environment makes before what was seen is stored and learnt from"""
+    """steps of each environment between two additions to the replay"""
     batch_size: Positive = 128
-    """rows a gradient"""
+    """rows per gradient"""
     capacity: Positive = 100_000
-    """rows that the replay keeps, over all environments"""
+    """capacity of the replay in rows, over all environments"""
     warmup: NonNegative = 1_000
     """rows in the replay before the first gradient"""
     n_step: Positive = 1
     """rewards before the bootstrap, at most `unroll`"""
     replay: Literal["uniform", "prioritized"] = "uniform"
-    """how rows are drawn: all alike, or in proportion to their last error"""
+    """how rows are drawn: with equal probability, or in proportion to their last error"""
     alpha: Fraction = 0.6
-    """prioritized: 0 draws all alike, 1 in proportion to the error"""
+    """prioritized: exponent of the error; 0 draws uniformly, 1 in proportion to the error"""
     beta: Fraction = 0.4
-    """prioritized: how much of the bias is put right by weights at the start; it rises to 1 with the budget"""
+    """prioritized: importance-sampling correction at the start; it rises to 1 at the end of the budget"""
     replacement: bool = True
-    """whether a row may be twice in one minibatch"""
+    """draw with replacement: a row may occur twice in one minibatch"""
     sampler: Literal["seeded", "cpprb"] = "seeded"
-    """who keeps the priorities: seeded follows the run's seed; cpprb's tree draws by random numbers that cannot be repeated"""
+    """implementation of the priorities: seeded follows the run's seed; cpprb draws random numbers that cannot be reproduced"""
     save_limit: NonNegativeFloat = 1.0
-    """GiB of replay that a checkpoint may hold; a replay that may grow larger is not saved, and a resumed run fills it again"""
+    """largest replay in GiB that checkpoints save; a larger one is not saved, and a resumed run fills it again"""
     max_grad_norm: PositiveFloat = 10.0
-    """gradients with a larger global norm are scaled down to it"""
+    """largest global norm of a gradient; larger gradients are scaled down"""
     normalise_obs: bool = False
-    """standardise observations by running statistics, which travel with the weights"""
+    """standardise observations by running statistics, which are part of the weights that actors receive"""
     normalise_reward: bool = False
-    """divide rewards by the running deviation of discounted returns"""
+    """divide rewards by the running standard deviation of discounted returns"""
     reward_clip: Literal["off", "sign"] = "off"
-    """sign: learn from -1, 0 or 1 instead of the reward, before all else; scores count the reward as it is"""
+    """sign: learn from the reward's sign (-1, 0 or 1), taken before scaling and normalisation; scores use the original reward"""
     reward_scale: PositiveFloat = 1.0
-    """rewards are multiplied by this first"""
+    """factor of the rewards, applied before normalisation"""
 
 
 C = TypeVar("C", bound=OffPolicyConfig)
@@ -76,7 +76,7 @@ N = TypeVar("N")
 
 @dataclass(frozen=True)
 class OffPolicy(abc.ABC, Generic[C, N]):
-    """The way from unrolls to minibatches. Concrete algorithms add the loss and how to act."""
+    """Base of algorithms with a replay: from unrolls to minibatches. Concrete algorithms add the loss and how to act."""
 
     config: C
     task: Task
@@ -98,7 +98,7 @@ class OffPolicy(abc.ABC, Generic[C, N]):
             )
         if config.replay == "prioritized" and config.sampler == "cpprb" and not config.replacement:
             raise BadInput(
-                "--algo.replacement is false: --algo.sampler cpprb draws with replacement alone; seeded can do both"
+                "--algo.replacement is false: --algo.sampler cpprb only draws with replacement; seeded supports both"
             )
         for name in ("batch_size", "warmup"):
             if getattr(config, name) > config.capacity:
@@ -109,12 +109,12 @@ class OffPolicy(abc.ABC, Generic[C, N]):
 
     @abc.abstractmethod
     def check(self) -> None:
-        """Refuse a net or spaces that this algorithm cannot learn with."""
+        """Refuse a net or spaces that this algorithm does not support."""
 
     @property
     @abc.abstractmethod
     def gradients_per_steps(self) -> tuple[int, int]:
-        """(gradients, environment steps that earn them)."""
+        """Ratio of gradients to environment steps: (gradients, steps)."""
 
     @property
     def experience(self) -> Replay:
@@ -141,7 +141,7 @@ class OffPolicy(abc.ABC, Generic[C, N]):
         return Minibatches(1, 1, False)
 
     def begun(self, params: Params, moments: Any, targets: Params) -> LearnerState:
-        """The state of the first update. Targets are copies: a buffer that is two things could not be given away."""
+        """The state of the first update. Targets are copies, because a donated buffer must not appear twice."""
         obs = self.task.spec.obs
         return LearnerState(
             params=params,
@@ -160,7 +160,7 @@ class OffPolicy(abc.ABC, Generic[C, N]):
         return schedules.linear(start, start * self.config.final_rate, state.progress)
 
     def acting(self, params: Params, state: LearnerState, explore: dict[str, Array]) -> ActorState:
-        """What acts: params of the policy, the normaliser, exploration."""
+        """The actor's state: params of the policy, normaliser, exploration."""
         if state.obs is None:
             return ActorState(params, None, None, explore)
         return ActorState(params, state.obs.mean, 1.0 / (statistics.std(state.obs) + 1e-8), explore)
@@ -176,7 +176,7 @@ class OffPolicy(abc.ABC, Generic[C, N]):
     def prepare(
         self, state: LearnerState, acted: ActorState | None, trajectory: Trajectory, key: Array
     ) -> tuple[LearnerState, Kept]:
-        """Rows of n steps, with observations and rewards as they were: they are normalised when they are learnt from."""
+        """n-step rows with raw observations and rewards, which are normalised when they are drawn."""
         tr, config = trajectory, self.config
         if state.obs is not None:
             state = state._replace(obs=statistics.update_moments(state.obs, tr.obs[:-1], tr.valid))
@@ -193,7 +193,7 @@ class OffPolicy(abc.ABC, Generic[C, N]):
         return state, Kept(Transitions(tr.obs[:-1], tr.action, total, discount, following), tr.valid)
 
     def learnt_rows(self, state: LearnerState, minibatch: Drawn) -> Transitions:
-        """The rows of a minibatch by the statistics of now."""
+        """The rows of a minibatch, normalised with the current statistics."""
         rows: Transitions = minibatch.rows
         if state.obs is not None:
             scale = 1.0 / (statistics.std(state.obs) + 1e-8)
@@ -202,11 +202,11 @@ class OffPolicy(abc.ABC, Generic[C, N]):
         return rows if state.reward is None else rows._replace(reward=rows.reward / self.reward_unit(state))
 
     def reward_unit(self, state: LearnerState) -> Array:
-        """The reward that counts 1 in the action values."""
+        """The reward that corresponds to 1 in the action values."""
         return jnp.ones(()) if state.reward is None else statistics.std(state.reward.moments) + 1e-8
 
     def followed(self, state: LearnerState, params: Params, every: int, tau: float) -> LearnerState:
-        """`params` after a gradient. The target moves `tau` of the way after every `every` gradients, of all workers together."""
+        """The state after a gradient. After every `every` gradients, counted over all workers, the target moves by `tau`."""
         workers = self.task.workers
         step, share = state.step + 1, 1 - (1 - tau) ** max(1, workers // every)
         due = step % max(1, every // workers) == 0
@@ -219,5 +219,5 @@ class OffPolicy(abc.ABC, Generic[C, N]):
         return state._replace(params=params, step=step, extra={**state.extra, "target": target})
 
     def adopt(self, state: LearnerState, params: Params) -> LearnerState:
-        """The target network stays: it follows at its next turn."""
+        """Take params from outside; the target network does not change until its next move."""
         return state._replace(params=params)

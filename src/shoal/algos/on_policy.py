@@ -1,4 +1,4 @@
-"""What REINFORCE, A2C and PPO share: acting, normalisation, and the batch that each weighs in its own way."""
+"""Shared code of REINFORCE, A2C and PPO: acting, normalisation, and the preparation of batches."""
 
 from __future__ import annotations
 
@@ -33,47 +33,47 @@ from shoal.ops.vtrace import vtrace
 
 @dataclass(frozen=True, kw_only=True)
 class OnPolicyConfig:
-    """The settings that every on-policy algorithm has."""
+    """Settings of every on-policy algorithm."""
 
     learning_rate: PositiveFloat = 3e-4
-    """step size at the start"""
+    """learning rate at the start"""
     final_rate: Fraction = 1.0
-    """share of the learning rate that is left at the end of the budget; 1 keeps it constant"""
+    """share of the learning rate that remains at the end of the budget; 1 keeps it constant"""
     gamma: Fraction = 0.99
-    """discount a step"""
+    """discount per step"""
     lam: Fraction = 0.95
     """GAE's lambda: 0 trusts the value function, 1 the returns"""
     unroll: Positive = 64
-    """steps that each environment makes between two updates"""
+    """steps of each environment between two updates"""
     batch_size: NonNegative = 0
-    """samples a gradient: the batch is cut into minibatches of this size or the nearest that divides it; 0 is all of it"""
+    """samples per gradient: the batch is cut into minibatches of this size or the nearest that divides it; 0 is the whole batch"""
     entropy: NonNegativeFloat = 0.0
     """weight of the entropy bonus"""
     final_entropy: Fraction = 1.0
-    """share of the entropy bonus that is left at the end of the budget; 1 keeps it constant"""
+    """share of the entropy bonus that remains at the end of the budget; 1 keeps it constant"""
     value_weight: NonNegativeFloat = 1.0
     """weight of the value loss, which is half the squared error"""
     max_grad_norm: PositiveFloat = 0.5
-    """gradients with a larger global norm are scaled down to it"""
+    """largest global norm of a gradient; larger gradients are scaled down"""
     normalise_advantage: bool = True
     """standardise advantages over the batch"""
     normalise_obs: bool = False
-    """standardise observations by running statistics, which travel with the weights"""
+    """standardise observations by running statistics, which are part of the weights that actors receive"""
     normalise_reward: bool = False
-    """divide rewards by the running deviation of discounted returns, and cut what exceeds 10"""
+    """divide rewards by the running standard deviation of discounted returns, and clip them to 10"""
     reward_clip: Literal["off", "sign"] = "off"
-    """sign: learn from -1, 0 or 1 instead of the reward, before all else; scores count the reward as it is"""
+    """sign: learn from the reward's sign (-1, 0 or 1), taken before scaling and normalisation; scores use the original reward"""
     reward_scale: PositiveFloat = 1.0
-    """rewards are multiplied by this first"""
+    """factor of the rewards, applied before normalisation"""
     returns: Literal["auto", "gae", "vtrace"] = "auto"
-    """the return estimator; auto: V-trace where older weights act than learn, unless the loss has a ratio of its own, as PPO's"""
+    """return estimator; auto: V-trace if the acting weights may be stale, unless the loss has its own probability ratio (PPO)"""
     rho_clip: PositiveFloat = 1.0
-    """V-trace: the most that a temporal difference and a policy gradient weigh"""
+    """V-trace: largest importance weight of temporal differences and policy gradients (rho)"""
     c_clip: PositiveFloat = 1.0
-    """V-trace: the most that a trace is carried on by"""
+    """V-trace: largest importance weight along a trace (c)"""
 
 
-REWARD_LIMIT = 10.0  # normalised rewards are cut to plus or minus this: one outlier must not move every value
+REWARD_LIMIT = 10.0  # normalised rewards are clipped to plus or minus this, so that one outlier cannot move every value
 
 
 class Rows(NamedTuple):
@@ -81,7 +81,7 @@ class Rows(NamedTuple):
 
     obs: Array
     action: Array
-    log_mu: Array  # log-probability under the policy that acted
+    log_mu: Array  # log-probability under the behaviour policy
     value: Array  # before the update
     advantage: Array
     target: Array  # of the value function
@@ -98,10 +98,10 @@ C = TypeVar("C", bound=OnPolicyConfig)
 
 
 def even_split(samples: int, size: int) -> int:
-    """The number of equal parts of `samples` that are nearest to `size` each (0: one part).
+    """Number of equal parts of `samples` whose size is nearest to `size` (0: one part).
 
-    The largest part that is no larger than `size`, unless it is smaller than half of it, as where `samples` is a prime: then the
-    smallest that is larger.
+    The parts have the largest possible size up to `size`. If that is below half of `size`, as when `samples` is prime, they have
+    the smallest possible size above it.
     """
     if size == 0 or size >= samples:
         return 1
@@ -112,7 +112,7 @@ def even_split(samples: int, size: int) -> int:
 
 @dataclass(frozen=True)
 class OnPolicy(abc.ABC, Generic[C]):
-    """Everything but the loss. Concrete algorithms are final: they fill in what is abstract and override nothing."""
+    """Base of on-policy algorithms: everything except the loss. Concrete algorithms implement it and override nothing."""
 
     config: C
     task: Task
@@ -124,7 +124,7 @@ class OnPolicy(abc.ABC, Generic[C]):
     usual_topology: ClassVar[str] = "sync"
     replays: ClassVar[bool] = False
     topologies: ClassVar[tuple[str, ...]] = ()
-    weighs: ClassVar[bool] = False  # the loss has a probability ratio of its own
+    weighs: ClassVar[bool] = False  # the loss has its own probability ratio
 
     def __post_init__(self) -> None:
         if not hasattr(self.net, "policy"):
@@ -154,7 +154,7 @@ class OnPolicy(abc.ABC, Generic[C]):
 
     @property
     def traces(self) -> bool:
-        """Whether returns are V-trace's."""
+        """Whether the return estimator is V-trace."""
         if self.config.returns == "auto":
             return self.task.apart and not self.weighs
         return self.config.returns == "vtrace"
@@ -165,7 +165,7 @@ class OnPolicy(abc.ABC, Generic[C]):
 
     @property
     def minibatches(self) -> Minibatches:
-        """Recurrent nets need whole columns, so there the batch size counts in columns of `unroll` steps."""
+        """How a batch is cut. For recurrent nets the batch size is rounded to whole columns of `unroll` steps."""
         by_column = self.net.recurrent
         if by_column:
             size = max(1, self.config.batch_size // self.config.unroll) if self.config.batch_size else 0
@@ -210,7 +210,7 @@ class OnPolicy(abc.ABC, Generic[C]):
     def act(
         self, actor: ActorState, obs: Array, carry: dict[str, Array], first: Array, key: Array, explore: Array
     ) -> tuple[Array, dict[str, Array], dict[str, Array]]:
-        """The policy alone: values are the learner's to compute, and log-probabilities too where it holds what acted."""
+        """Sample actions. The learner computes values, and log-probabilities too if it still holds the acting weights."""
         params, carry = self.net.policy(actor.params, self.seen(actor, obs), carry, first)
         action = distributions.sample(self.task.spec.action, params, key, explore)
         if not self.task.apart:
@@ -218,7 +218,7 @@ class OnPolicy(abc.ABC, Generic[C]):
         return action, {"log_prob": distributions.log_prob(self.task.spec.action, params, action)}, carry
 
     def uncertainty(self, actor: ActorState, obs: Array) -> Array:
-        """The entropy of the policy at each of these observations, each taken as the first of an episode."""
+        """The policy's entropy at each of these observations, each treated as the first of an episode."""
         first = jnp.ones(len(obs), bool)
         params, _ = self.net.policy(actor.params, self.seen(actor, obs), self.net.initial_carry(len(obs)), first)
         return distributions.entropy(self.task.spec.action, params)
@@ -236,9 +236,9 @@ class OnPolicy(abc.ABC, Generic[C]):
     def prepare(
         self, state: LearnerState, acted: ActorState | None, trajectory: Trajectory, key: Array
     ) -> tuple[LearnerState, Batch]:
-        """Log-probabilities by the weights that acted, values by the newest, then advantages.
+        """Prepare a batch: log-probabilities of the acting weights, values of the newest weights, then advantages.
 
-        Statistics are updated first, so that the values and the coming gradients see the same observations.
+        Statistics are updated first, so that values and gradients see the same normalised observations.
         """
         tr, config = trajectory, self.config
         memory = {name: array for name, array in tr.carry.items() if name != EARNED}
@@ -251,7 +251,7 @@ class OnPolicy(abc.ABC, Generic[C]):
             state = state._replace(reward=scale)
             reward = jnp.clip(reward / (statistics.std(scale.moments) + 1e-8), -REWARD_LIMIT, REWARD_LIMIT)
         seen = self.seen(self.actor_state(state), tr.obs)
-        if self.traces:  # what both heads share is computed once
+        if self.traces:  # one forward pass for both heads
             newest, value = self.net.forward(state.params, seen, memory, tr.first)  # [T+1, B]
         else:
             value = self.net.value(state.params, seen, memory, tr.first)
@@ -314,7 +314,7 @@ def never(metrics: dict[str, Array]) -> Array:
 
 
 def ratios(log_pi: Array, batch: Batch, clip: float) -> dict[str, Array]:
-    """How far the policy has moved since it acted: the mean and the largest ratio, and the share that is clipped."""
+    """Metrics of how far the policy has moved since it acted: mean and largest ratio, and the clipped share."""
     rows = batch.rows
     ratio = jnp.exp(jax.lax.stop_gradient(jnp.where(rows.valid, log_pi - rows.log_mu, 0.0)))
     return {

@@ -1,8 +1,8 @@
-"""PPO: several epochs on a batch, with the policy held near the one that acted.
+"""PPO: several epochs on a batch, with the policy kept near the behaviour policy.
 
 Schulman et al. 2017, https://arxiv.org/abs/1707.06347. Deviations: advantages are standardised over the whole batch, not each
-minibatch; values are recomputed by the newest weights when the batch arrives, so that targets are not stale; the KL stop
-ends the remaining minibatches of an update, not only the remaining epochs.
+minibatch; values are recomputed with the newest weights when the batch arrives, so that targets are not stale; the KL stop
+skips the remaining minibatches of an update, not only the remaining epochs.
 """
 
 from __future__ import annotations
@@ -24,24 +24,24 @@ class PPOConfig(OnPolicyConfig):
     """Proximal policy optimisation."""
 
     batch_size: NonNegative = 256
-    """samples a gradient: the batch is cut into minibatches of this size or the nearest that divides it; 0 is all of it"""
+    """samples per gradient: the batch is cut into minibatches of this size or the nearest that divides it; 0 is the whole batch"""
     epochs: Positive = 4
     """passes over each batch"""
     clip: PositiveFloat = 0.2
-    """how far the probability ratio may move before its gradient stops"""
+    """clip range of the probability ratio"""
     anneal_clip: bool = False
-    """let the clip range fall with the budget, as the learning rate does"""
+    """anneal the clip range with the learning rate"""
     value_clip: NonNegativeFloat = 0.0
-    """how far a value may move in one update before its gradient stops; 0 is off"""
+    """clip range of the change of a value in one update; 0 is off"""
     target_kl: NonNegativeFloat = 0.0
-    """end an update early once the policy has moved this far (1.5 times is the limit); 0 is off"""
+    """stop an update once its approximate KL divergence exceeds 1.5 times this; 0 is off"""
 
 
 @final
 class PPO(OnPolicy[PPOConfig]):
     Config = PPOConfig
     weighs = True
-    about = "proximal policy optimisation: several epochs on each batch, held near the policy that acted"
+    about = "proximal policy optimisation: several epochs on each batch, kept near the policy that acted"
 
     @property
     def epochs(self) -> int:

@@ -1,7 +1,7 @@
-"""REINFORCE with a learned baseline: Monte-Carlo returns, one gradient a batch.
+"""REINFORCE with a learned baseline: Monte-Carlo returns, one gradient per batch.
 
-Williams 1992, https://doi.org/10.1007/BF00992696. Deviation: an episode that the unroll cuts goes on by the baseline's estimate
-(lambda is 1), since dropping it would favour short episodes.
+Williams 1992, https://doi.org/10.1007/BF00992696. Deviation: the return of an episode that the unroll cuts off is completed with
+the baseline's estimate (lambda is 1), because dropping it would favour short episodes.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ class ReinforceConfig(OnPolicyConfig):
     """REINFORCE with baseline."""
 
     learning_rate: PositiveFloat = 1e-3
-    """step size at the start"""
+    """learning rate at the start"""
     lam: Fraction = 1.0
-    """GAE's lambda: 1 is the Monte-Carlo return; less trusts the baseline"""
+    """GAE's lambda: 1 is the Monte-Carlo return; lower values trust the baseline more"""
     unroll: Positive = 128
-    """steps that each environment makes between two updates"""
+    """steps of each environment between two updates"""
 
 
 @final
 class Reinforce(OnPolicy[ReinforceConfig]):
     Config = ReinforceConfig
-    about = "REINFORCE with a learned baseline: Monte-Carlo returns, one gradient a batch"
+    about = "REINFORCE with a learned baseline: Monte-Carlo returns, one gradient per batch"
 
     @property
     def epochs(self) -> int:

@@ -1,8 +1,8 @@
-"""SAC: a stochastic policy that earns entropy beside rewards, with a temperature that holds the entropy at its target.
+"""SAC: a stochastic policy rewarded for entropy, with a temperature that keeps the entropy at its target.
 
-Haarnoja et al. 2018, https://arxiv.org/abs/1812.05905. Deviations: all gradients of a minibatch are made of the weights before
+Haarnoja et al. 2018, https://arxiv.org/abs/1812.05905. Deviations: all gradients of a minibatch use the weights before
 it; the temperature's loss is linear in its logarithm; gradients with a large norm are clipped; n-step rows (without the entropy
-of the steps between), prioritized replay, layer norm and normalisation are options; actions are random until the first gradient.
+of intermediate steps), prioritized replay, layer norm and normalisation are options; actions are random until the first gradient.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ class SACConfig(ContinuousConfig):
     """Soft actor-critic."""
 
     temperature: PositiveFloat = 1.0
-    """what entropy is worth at the start, in rewards as they are learnt from"""
+    """weight of the entropy at the start, in units of the scaled rewards"""
     temperature_rate: NonNegativeFloat = 1.0
-    """the temperature's step size over the critics'; 0 keeps it as it is"""
+    """learning rate of the temperature, as a multiple of the critics'; 0 keeps the temperature constant"""
     target_entropy: float | None = None
-    """the entropy at which the temperature holds the policy; by default minus the number of entries of an action"""
+    """target of the policy's entropy; by default minus the number of entries of an action"""
 
 
 @final
@@ -40,7 +40,7 @@ class SAC(ContinuousControl[SACConfig, SquashedGaussianNet]):
     Config: ClassVar[type[Any]] = SACConfig
     net_name: ClassVar[str] = "squashed_gaussian"
     critics: ClassVar[int] = 2
-    about: ClassVar[str] = "soft actor-critic: entropy beside rewards, with a temperature that adapts (Box actions)"
+    about: ClassVar[str] = "soft actor-critic: rewards plus entropy, with an adaptive temperature (Box actions)"
 
     @property
     def groups(self) -> tuple[ParamGroup, ...]:
@@ -74,14 +74,14 @@ class SAC(ContinuousControl[SACConfig, SquashedGaussianNet]):
         return continuous_control.squashed_sample(mean, log_std, jax.random.normal(key, mean.shape, mean.dtype))
 
     def target(self, state: LearnerState, rows: Transitions, key: Array) -> Array:
-        """`r + discount (min_i q'_i(s', a') - alpha log pi(a' | s'))` with a' of the newest policy."""
+        """`r + discount (min_i q'_i(s', a') - alpha log pi(a' | s'))` with a' from the newest policy."""
         action, log_pi = self._sampled(state.params["policy"], rows.next_obs, key)
         q_t = self.net.q(state.extra["target"]["critic"], rows.next_obs, action)
         alpha = jnp.exp(state.params["temperature"]["log"])
         return continuous_control.q_target(rows.reward, rows.discount, q_t, -alpha * log_pi)
 
     def policy_loss(self, params: Params, critic: Params, obs: Array, key: Array) -> tuple[Array, dict[str, Array]]:
-        """`mean(alpha log pi(a | s) - min_i q_i(s, a))`, and the temperature's."""
+        """`mean(alpha log pi(a | s) - min_i q_i(s, a))`, and the temperature's loss."""
         action, log_pi = self._sampled(params["policy"], obs, key)
         log_alpha = params["temperature"]["log"]
         alpha = jax.lax.stop_gradient(jnp.exp(log_alpha))

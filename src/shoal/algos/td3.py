@@ -1,7 +1,7 @@
-"""TD3: the lower of two critics counts, the policy moves less often, and targets are smoothed over actions.
+"""TD3: the minimum of two critics, a policy that is updated less often, and targets smoothed over actions.
 
-Fujimoto et al. 2018, https://arxiv.org/abs/1802.09477. Deviations: the policy's gradient is made of the critics before
-their step of the same minibatch; gradients with a large norm are clipped; n-step rows, prioritized replay, layer norm and
+Fujimoto et al. 2018, https://arxiv.org/abs/1802.09477. Deviations: the policy's gradient uses the critics before
+their step on the same minibatch; gradients with a large norm are clipped; n-step rows, prioritized replay, layer norm and
 normalisation are options; actions are random until the first gradient.
 """
 
@@ -24,11 +24,11 @@ class TD3Config(DeterministicConfig):
     """Twin delayed deterministic policy gradients."""
 
     policy_delay: Positive = 2
-    """gradients of the critics for each of the policy, and for each move of the targets"""
+    """gradients of the critics per gradient of the policy and per move of the targets"""
     smoothing: NonNegativeFloat = 0.2
-    """deviation of the noise on the target policy's actions, drawn for each row"""
+    """standard deviation of the noise on the target policy's actions, drawn for each row"""
     smoothing_limit: NonNegativeFloat = 0.5
-    """where that noise is cut"""
+    """clip range of that noise"""
 
 
 @final
@@ -37,7 +37,7 @@ class TD3(Deterministic[TD3Config]):
     Config: ClassVar[type[Any]] = TD3Config
     critics: ClassVar[int] = 2
     about: ClassVar[str] = (
-        "twin delayed DDPG: the lower of two critics, a delayed policy, smoothed targets (Box actions)"
+        "twin delayed DDPG: the minimum of two critics, a delayed policy, smoothed targets (Box actions)"
     )
 
     def target(self, state: LearnerState, rows: Transitions, key: Array) -> Array:

@@ -1,7 +1,7 @@
 """The contract between an algorithm and everything else: pure functions of (state, batch).
 
-An algorithm never knows its topology. `gradients` is split from what happens to them, so that a learner may apply them, a
-group may average them and a shared table may add them. Who implements it: `algos`. Who calls it: `roles`.
+An algorithm never knows its topology. `gradients` only computes gradients, so that a learner may apply them, a group may
+average them and a shared table may add them. Implemented in `algos`, called by `roles`.
 """
 
 from __future__ import annotations
@@ -23,80 +23,80 @@ class Moments(NamedTuple):
 
 
 class RewardScale(NamedTuple):
-    """The spread of discounted returns, and each environment's return so far."""
+    """Statistics of discounted returns, and each environment's return so far."""
 
     moments: Moments
     returns: Array  # [B]
 
 
 class LearnerState(NamedTuple):
-    """All that learning carries from update to update. Every leaf is an array, so that a checkpoint is a list of them."""
+    """State that learning carries from update to update. Every leaf is an array, so that a checkpoint is a list of arrays."""
 
     params: Params
     moments: Any  # of the optimiser
-    obs: Moments | None  # observation statistics, None when observations stay as they are
+    obs: Moments | None  # observation statistics, None if observations are not normalised
     reward: RewardScale | None
     step: Array  # [] int32: gradients applied
-    progress: Array  # [] float32: share of the budget that is spent, from 0 to 1; schedules read it
-    extra: dict[str, Array]  # what only one algorithm needs: target networks, temperatures
+    progress: Array  # [] float32: spent share of the budget, from 0 to 1; schedules read it
+    extra: dict[str, Array]  # state specific to an algorithm: target networks, temperatures
 
 
 class ActorState(NamedTuple):
-    """All that acting needs, and nothing else: it travels whole, as one float32 vector."""
+    """The state that acting needs, sent to actors as one float32 vector."""
 
-    params: Params  # the policy's; the value's stay with the learner
+    params: Params  # of the policy; those of the value function stay with the learner
     obs_mean: Array | None
     obs_scale: Array | None
     explore: dict[str, Array] = {}  # noqa: RUF012  # [] each: the algorithm's own exploration, logged as explore/<name>
 
 
 class Feedback(NamedTuple):
-    """What a gradient tells besides itself."""
+    """Side results of computing a gradient."""
 
     metrics: dict[str, Array]  # scalars
     stop: Array  # [] bool: no further minibatch of this update should be applied
-    td: Array | None = None  # [N] the errors of what was drawn from a replay: its next priorities
-    moved: Array | None = None  # [groups] bool: parameter groups that this gradient moves; None is all of them
+    td: Array | None = None  # [N] errors of rows from a replay: their next priorities
+    moved: Array | None = None  # [groups] bool: parameter groups that this gradient moves; None means all
 
 
 class ParamGroup(NamedTuple):
-    """Params under one top-level name, as if they had an optimiser of their own: own rate, moved by some gradients only."""
+    """Params under one top-level name that have their own learning rate and may be left out by some gradients."""
 
     name: str
     factor: float = 1.0  # of the learning rate
 
 
 class Unrolls(NamedTuple):
-    """Learns from unrolls as they come. `fresh`: each begins with a reset, so that none is wasted on autoreset."""
+    """Experience in unrolls, used once. `fresh`: every unroll begins with a reset, so that no step is lost to autoreset."""
 
     length: int
     fresh: bool = False
 
 
 class Replay(NamedTuple):
-    """Learns from what it remembers: `prepare` gives rows to keep, and minibatches are drawn from all that are kept."""
+    """Experience in a replay: `prepare` returns rows to store, and minibatches are drawn from all stored rows."""
 
     length: int  # of an unroll
-    batch: int  # rows a gradient
-    every: int  # environment steps for each `repeats` gradients
-    capacity: int  # rows that are kept, over all actors
+    batch: int  # rows per gradient
+    every: int  # environment steps per `repeats` gradients
+    capacity: int  # rows that are stored, over all actors
     warmup: int  # rows before the first gradient
     repeats: int = 1
     n_step: int = 1
     kind: Literal["uniform", "prioritized"] = "uniform"
-    sampler: Literal["seeded", "cpprb"] = "seeded"  # who keeps priorities
-    alpha: float = 0.6  # 0 draws all alike, 1 in proportion to the error
-    beta: float = 0.4  # how much of the bias of drawing is put right at the start; all of it at the end
-    replacement: bool = True  # a row may be twice in one minibatch
+    sampler: Literal["seeded", "cpprb"] = "seeded"  # implementation of the priorities
+    alpha: float = 0.6  # 0 draws uniformly, 1 in proportion to the error
+    beta: float = 0.4  # importance-sampling correction at the start; 1 at the end
+    replacement: bool = True  # a row may occur twice in one minibatch
     save_limit: float = 1.0  # GiB: a replay that may grow larger is not part of checkpoints
     fresh: bool = False
 
 
 class Kept(NamedTuple):
-    """What `prepare` gives a replay. Every array begins with [T, B], or with [N] once it is flattened."""
+    """Rows for a replay, from `prepare`. Every array begins with [T, B], or with [N] once it is flattened."""
 
     rows: Any  # a named tuple of arrays
-    valid: Array  # rows that are kept
+    valid: Array  # mask of the rows to store
 
 
 class Drawn(NamedTuple):
@@ -115,14 +115,14 @@ class Minibatches(NamedTuple):
 
 
 class Task(NamedTuple):
-    """What an algorithm is built for."""
+    """The task that an algorithm is built for."""
 
     spec: EnvSpec
     envs: int  # columns of the batch: actors x environments each
     fresh: bool = False  # every unroll begins with a reset
     apart: bool = False  # the learner may not hold the weights that acted: `act` sends log-probabilities in its extras
-    workers: int = 1  # that learn on the same weights, each counting its own gradients alone
-    mixed: bool = False  # a column of one batch and of the next may be of two environments
+    workers: int = 1  # workers that learn on the same weights, each counting only its own gradients
+    mixed: bool = False  # the same column of two consecutive batches may belong to two environments
 
 
 class Optimiser(Protocol):
@@ -133,13 +133,13 @@ class Optimiser(Protocol):
 
 
 class Algorithm(Protocol):
-    """Hashable and without state of its own: two equal ones compile once."""
+    """Protocol of algorithms. Hashable and stateless, so that equal ones are compiled once."""
 
     Config: ClassVar[type[Any]]  # a frozen dataclass of its settings
     about: ClassVar[str]  # one line for the command line
-    net_name: ClassVar[str]  # the net that it learns unless another is named
-    usual_topology: ClassVar[str]  # where it runs unless another is named
-    topologies: ClassVar[tuple[str, ...]]  # those that it suits; () is all of them
+    net_name: ClassVar[str]  # default net
+    usual_topology: ClassVar[str]  # default topology
+    topologies: ClassVar[tuple[str, ...]]  # supported topologies; () means all
     replays: ClassVar[bool]  # its `experience` is a `Replay`
 
     def __init__(self, config: Any, task: Task, net: Any) -> None: ...
@@ -160,7 +160,7 @@ class Algorithm(Protocol):
 
     @property
     def groups(self) -> tuple[ParamGroup, ...]:
-        """One for each top-level name of the params, in sorted order; () treats all params alike.
+        """Parameter groups, one for each top-level name of the params, in sorted order; () treats all params alike.
 
         A gradient that leaves a group out (`Feedback.moved`) touches neither its params nor its moments.
         """
@@ -168,7 +168,7 @@ class Algorithm(Protocol):
     def init(self, key: Array) -> LearnerState: ...
 
     def rate(self, state: LearnerState) -> Array:
-        """The learning rate now, before the factors of `groups`."""
+        """Current learning rate, before the factors of `groups`."""
 
     def actor_state(self, state: LearnerState) -> ActorState: ...
 
@@ -186,17 +186,17 @@ class Algorithm(Protocol):
     def prepare(
         self, state: LearnerState, acted: ActorState | None, trajectory: Trajectory, key: Array
     ) -> tuple[LearnerState, Any]:
-        """Once an unroll: statistics, log-probabilities, advantages. A batch whose arrays begin with [T, B].
+        """Prepare an unroll: statistics, log-probabilities, advantages. Returns a batch whose arrays begin with [T, B].
 
-        `acted` is what acted, where the learner still holds it; otherwise `extras` has what is needed. With a replay the
-        batch is a `Kept`, and what `gradients` gets is a `Drawn`.
+        `acted` is the acting state, if the learner still holds it; otherwise `extras` contains what is needed. With a replay
+        the batch is a `Kept`, and `gradients` receives a `Drawn`.
         """
 
     def gradients(self, state: LearnerState, minibatch: Any, key: Array) -> tuple[Params, Feedback]:
-        """Of the loss on one minibatch, clipped. The caller's reduction and optimiser come after."""
+        """Clipped gradients of the loss on one minibatch. The caller reduces and applies them."""
 
     def settle(self, state: LearnerState, params: Params) -> LearnerState:
-        """Take in params after a gradient (from the optimiser, or from a table): targets follow, the step counts."""
+        """The state with params after a gradient, from the optimiser or a table: targets move, the step is counted."""
 
     def adopt(self, state: LearnerState, params: Params) -> LearnerState:
-        """Take in params from outside the run: no gradient is counted, and no target or schedule moves."""
+        """The state with params from outside the run: no gradient is counted, and no target or schedule moves."""

@@ -29,19 +29,19 @@ NORM_EPSILON = 1e-5
 
 @dataclass(frozen=True, kw_only=True)
 class ContinuousNetConfig:
-    """The shape of policy and critics."""
+    """Shape of policy and critics."""
 
     hidden: tuple[Positive, ...] = (256, 256)
-    """Widths of the dense layers, of the policy and of each critic. Empty: none."""
+    """Widths of the dense layers of the policy and of each critic. Empty: none."""
     activation: Literal["tanh", "relu"] = "relu"
-    """What follows each dense layer."""
+    """Activation after each dense layer."""
     layer_norm: bool = False
-    """Standardise what each dense layer gives, before its activation."""
+    """Standardise the output of each dense layer, before its activation."""
 
 
 @dataclass(frozen=True)
 class ContinuousNet:
-    """What both nets share. Hashable: two equal ones compile once."""
+    """Shared code of both nets. Hashable, so that equal ones are compiled once."""
 
     config: ContinuousNetConfig
     spec: EnvSpec
@@ -50,7 +50,9 @@ class ContinuousNet:
     outputs: ClassVar[int]  # of the policy, for each entry of an action
 
     def __post_init__(self) -> None:
-        replace(self.config, {}, "net.")  # a config made in Python is held to the rules of one made of words
+        replace(
+            self.config, {}, "net."
+        )  # a config built in Python must pass the same checks as one from the command line
         count_entries(self.spec)
         if self.spec.obs.is_image:
             raise BadInput(f"{self.spec.name}: its observations are images; --net {self.name} takes vectors: use ppo")
@@ -65,7 +67,7 @@ class ContinuousNet:
         return realise({"critic": critic, "policy": self._plan(seen, entries * self.outputs, POLICY_GAIN)}, key)
 
     def q(self, critic: Params, obs: Array, action: Array) -> Array:
-        """[N, n], [N, A] -> [C, N], of the params under "critic"."""
+        """Values of observations [N, n] and actions [N, A]: [C, N]. Uses the params under "critic"."""
         x = jnp.concatenate([obs, action], axis=-1)
         return jnp.stack([self._forward(critic[name], x)[..., 0] for name in sorted(critic)])
 
@@ -88,23 +90,23 @@ class ContinuousNet:
 
 @dataclass(frozen=True)
 class DeterministicNet(ContinuousNet):
-    """One action an observation: DDPG's and TD3's."""
+    """Deterministic policy: one action per observation, for DDPG and TD3."""
 
     outputs: ClassVar[int] = 1
 
     def policy(self, policy: Params, obs: Array) -> Array:
-        """[..., n] -> [..., A] in [-1, 1], of the params under "policy"."""
+        """Actions [..., A] in [-1, 1] at observations [..., n]. Uses the params under "policy"."""
         return jnp.tanh(self._forward(policy, obs))
 
 
 @dataclass(frozen=True)
 class SquashedGaussianNet(ContinuousNet):
-    """A normal distribution an observation, whose samples pass through tanh: SAC's."""
+    """Stochastic policy: a tanh-squashed normal distribution per observation, for SAC."""
 
     outputs: ClassVar[int] = 2
 
     def normal(self, policy: Params, obs: Array) -> tuple[Array, Array]:
-        """[..., n] -> mean and log standard deviation before tanh, each [..., A], of the params under "policy"."""
+        """Mean and log standard deviation before tanh, each [..., A], at observations [..., n]. Uses the params under "policy"."""
         mean, log_std = jnp.split(self._forward(policy, obs), 2, axis=-1)
         return mean, jnp.clip(log_std, *LOG_STD_RANGE)
 
@@ -116,14 +118,14 @@ CONTINUOUS_NETS: dict[str, type[ContinuousNet]] = {
 
 
 def layer_norm(params: Params, x: Array) -> Array:
-    """Each row less its mean, over its deviation. Ba et al. 2016, https://arxiv.org/abs/1607.06450."""
+    """Subtract each row's mean and divide by its standard deviation. Ba et al. 2016, https://arxiv.org/abs/1607.06450."""
     mean = x.mean(axis=-1, keepdims=True)
     variance = jnp.square(x - mean).mean(axis=-1, keepdims=True)
     return (x - mean) * jax.lax.rsqrt(variance + NORM_EPSILON) * params["gain"] + params["bias"]
 
 
 def count_entries(spec: EnvSpec) -> int:
-    """A, the entries of an action. Refuses spaces that are not one Box."""
+    """A, the number of entries of an action. Refuses spaces that are not one Box."""
     parts = spec.action.parts
     if len(parts) != 1 or not isinstance(parts[0], Continuous):
         kinds = "Discrete" if spec.action.scalar else ", ".join(type(part).__name__ for part in parts)
@@ -135,7 +137,7 @@ def count_entries(spec: EnvSpec) -> int:
 
 
 def unbounded(spec: EnvSpec) -> list[bool]:
-    """[A] which entries of an action have no finite bounds."""
+    """Mask [A] of the entries of an action without finite bounds."""
     part = spec.action.parts[0]
     assert isinstance(part, Continuous)
     return [not (math.isfinite(a) and math.isfinite(b)) for a, b in zip(part.low, part.high, strict=True)]

@@ -1,6 +1,6 @@
 """Losses, targets and noise of actor-critic algorithms with a replay and continuous actions.
 
-C critics, N rows, A entries of an action. Actions lie in [-1, 1].
+C is the number of critics, N of rows, A of entries of an action. Actions lie in [-1, 1].
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ def q_target(r_t: Array, discount_t: Array, q_t: Array, bonus_t: Array | float =
 
     Args:
         r_t: [N].
-        discount_t: of what follows [N], 0 after the end.
-        q_t: values of the target critics there [C, N].
-        bonus_t: of the entropy [N].
+        discount_t: discount of the next value [N], 0 after the end of an episode.
+        q_t: values of the target critics at (s_t, a_t) [C, N].
+        bonus_t: entropy bonus [N].
 
     Returns:
         [N].
@@ -39,7 +39,7 @@ def critic_loss(q_tm1: Array, target: Array, weight: Array) -> tuple[Array, Arra
     Args:
         q_tm1: [C, N].
         target: y [N].
-        weight: [N], of a prioritized replay.
+        weight: importance weights of a prioritized replay [N].
 
     Returns:
         (loss [], errors [N]).
@@ -57,8 +57,8 @@ def smoothed_action(action: Array, noise: Array, scale: float, limit: float) -> 
     Args:
         action: of the target policy [N, A].
         noise: standard normal, drawn for each row [N, A].
-        scale: its deviation.
-        limit: where it is cut.
+        scale: standard deviation of the noise.
+        limit: clip range of the noise.
 
     Returns:
         [N, A].
@@ -113,8 +113,8 @@ def ornstein_uhlenbeck(x: Array, noise: Array, theta: float, sigma: float) -> Ar
     Args:
         x: [..., A].
         noise: standard normal [..., A].
-        theta: the share that is lost each step.
-        sigma: the deviation of what comes in.
+        theta: share that decays at each step.
+        sigma: standard deviation of the increment.
 
     Returns:
         [..., A].
@@ -129,7 +129,7 @@ def autoregressive(x: Array, noise: Array, phi: float) -> Array:
     Args:
         x: [..., A].
         noise: standard normal [..., A].
-        phi: how much of it is kept each step.
+        phi: share that is kept at each step.
 
     Returns:
         [..., A].
