@@ -62,7 +62,7 @@ def test_json_and_a_folder(shoal: Command, tmp_path: Path) -> None:
     [
         (["tune"], "give one environment (shoal envs lists them), or a study with --resume, not 0: nothing"),
         (["tune", "simulat"], "unknown command 'tune simulat'. Did you mean 'simulate'"),
-        (["tune", "simulate", "x"], "shoal tune simulate takes options alone, not 'x'"),
+        (["tune", "simulate", "x"], "shoal tune simulate takes only options, not 'x'"),
         (["tune", "simulate", "--node", "3"], "unknown option --node. Did you mean '--nodes'"),
         (["tune", "simulate", "--nodes", "0"], "--nodes is '0': expected a whole number >= 1"),
         (["tune", "simulate", "--phases", "0"], "--phases is '0': expected a whole number >= 1"),
@@ -94,7 +94,7 @@ def test_refusals_are_one_line_and_leave_nothing(shoal: Command, tmp_path: Path,
             "--space 'net.hiden=64': unknown parameter 'net.hiden'. Did you mean 'net.hidden'",
         ),
         (["--space", "gamma=uniform(1,0)"], "--space 'gamma=uniform(1,0)': the range is empty: 1 is not below 0"),
-        (["--space", "gamma=log(-1,1)"], "--space 'gamma=log(-1,1)': log needs ends above 0, and -1 is not"),
+        (["--space", "gamma=log(-1,1)"], "--space 'gamma=log(-1,1)': log needs ends above 0, not -1"),
         (["--space", "gamma=.9,2"], "--space gamma=0.9,2: --gamma is '2': expected a number <= 1.0"),
         (["--space", "gamma=.9", "--space", "gamma=.8"], "--space 'gamma=.8': 'gamma' is given twice"),
         (["--space", "gamma"], "--space 'gamma': expected NAME=VALUES"),
@@ -142,7 +142,7 @@ def test_a_study_that_cannot_be_is_refused_in_one_line(
 @pytest.mark.parametrize("words", [["--resume", "none"], ["report", "none"], ["replay", "none"], ["dashboard", "none"]])
 def test_a_study_that_is_not_there(shoal: Command, words: list[str]) -> None:
     code, _, err = shoal("tune", *words)
-    assert code == 2 and err == "shoal: 'none' is no study: it has no study.json\n"
+    assert code == 2 and err == "shoal: 'none' is not a study: it has no study.json\n"
 
 
 def test_resuming_takes_nothing_else(shoal: Command) -> None:

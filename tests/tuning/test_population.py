@@ -75,7 +75,7 @@ def test_a_study_of_lanes_pauses_and_goes_on(tmp_path: Path) -> None:
 def test_what_cannot_be_a_lane_is_refused() -> None:
     with pytest.raises(BadInput, match="unroll cannot vary within one program; these can: learning_rate"):
         check_space(["learning_rate", "unroll"])
-    with pytest.raises(BadInput, match="--population trains by --runtime fused, not 'threads'"):
+    with pytest.raises(BadInput, match="--population needs --runtime fused, not 'threads'"):
         fused_plan("CartPole-v1", {"runtime": "threads"})
     with pytest.raises(BadInput, match="no replay"):
         fused_plan("CartPole-v1", {"algo": "dqn"})

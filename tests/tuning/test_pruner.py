@@ -112,7 +112,7 @@ def test_replay_tells_what_went_another_way() -> None:
     study.tell(good, state=TrialState.PRUNED)
     study.tell(bad, 0.0)
     assert rule.replay(study).mismatches == [
-        "trial 0 was pruned after phase 0, where the rule lets it go on",
+        "trial 0 was pruned after phase 0, but the rule lets it continue",
         "trial 1 was evicted in phase 0 and reported phase 1",
     ]
 

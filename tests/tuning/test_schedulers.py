@@ -240,7 +240,7 @@ def test_reports_off_the_rungs_are_refused() -> None:
         SuccessiveHalving(trials=2, rungs=(1, 3)).report(0, 2, 0.0)
     with pytest.raises(BadInput, match="trial 0 reports 2 units: rungs end at 1, 3"):
         ASHA(trials=2, rungs=(1, 3)).report(0, 2, 0.0)
-    with pytest.raises(BadInput, match=r"rungs are \(3, 1\): expected whole numbers that rise"):
+    with pytest.raises(BadInput, match=r"rungs are \(3, 1\): expected increasing whole numbers"):
         ASHA(trials=2, rungs=(3, 1))
     with pytest.raises(BadInput, match=r"fraction is 0.6: expected a number above 0, at most 0.5"):
         PBT(trials=2, units=2, fraction=0.6)

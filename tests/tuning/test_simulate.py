@@ -156,8 +156,8 @@ def test_methods_are_simulated_on_the_same_trials() -> None:
     ("changes", "told"),
     [
         ({"methods": ("hypertrik",)}, "--methods has 'hypertrik': unknown method. Did you mean 'hypertrick'"),
-        ({"methods": ()}, "--methods names none"),
-        ({"eviction": ()}, "--eviction names no rate"),
+        ({"methods": ()}, "--methods is empty"),
+        ({"eviction": ()}, "--eviction is empty"),
         ({"eviction": (0.25, 1.0)}, "eviction is 1.0: expected a number between 0 and 1"),
         ({"sigma": 11.0}, "sigma is 11.0: expected a number from 0 to 10"),
     ],

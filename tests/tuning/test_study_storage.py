@@ -130,7 +130,7 @@ def test_the_dashboard_only_reads_and_answers_to_this_machine(method: str, host:
 
 
 def test_a_dashboard_needs_a_port_and_a_study(tmp_path: Path) -> None:
-    with pytest.raises(BadInput, match="is no study"):
+    with pytest.raises(BadInput, match="is not a study"):
         serve(tmp_path, 8080, lambda line: None)
     (tmp_path / "study.json").write_text("{}")
     with pytest.raises(BadInput, match="--port is 70000: expected 1 to 65535"):

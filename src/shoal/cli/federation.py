@@ -1,4 +1,4 @@
-"""`shoal federation`: status of a parent, a whole federation on this machine, certificates."""
+"""`shoal federation`: status of a parent, a complete federation on this machine, certificates."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ USAGE = """usage: shoal federation status URL --token-file T [--pin FINGERPRINT]
        shoal federation local ENV --children N [--topology NAME] [--actors N] [--FIELD VALUE ...]
        shoal federation cert [--cert FILE] [--key FILE] [--host NAME,ADDRESS] [--days N]
 
-status  children of a parent, their versions, contributions and rates
-local   a parent and its children on this machine, in one command; takes the flags of `shoal parent`, and passes --topology,
-        --runtime, --actors, --envs, --backend and --learners on to the children
-cert    a self-signed certificate for --cert and --key; prints its fingerprint, which `shoal join --pin` takes
+status  shows a parent's children with their contributions, lags and strikes
+local   runs a parent and its children on this machine with one command; takes the options of `shoal parent`, and passes
+        --topology, --runtime, --actors, --envs, --backend and --learners on to the children
+cert    creates a self-signed certificate for --cert and --key, and prints its fingerprint for `shoal join --pin`
 
-  --children N    processes that train (2)
-  --out FOLDER    the parent's run folder; those of the children are in its folder children/
+  --children N    number of children, each a process (2)
+  --out FOLDER    the parent's run folder; those of the children are in its subfolder children/
   --quiet         no progress
   --json          one JSON object as the last line of standard output
 """
@@ -52,7 +52,7 @@ def _status(words: list[str]) -> int:
         return 0
     url = one_positional(parsed, "address of a parent")
     if "token-file" not in parsed.options:
-        raise BadInput("--token-file is missing: the file with the secret that the parent admits")
+        raise BadInput("--token-file is missing: it names the file with the parent's token")
 
     from shoal.federation.status import ask
     from shoal.federation.token_files import read_token
@@ -114,7 +114,7 @@ def _local(words: list[str]) -> int:
             children.start(parent.url, parent.token_file)
             summary = parent.run()
     except BadInput:
-        if not parent.hub.state.pushes and parent.folder.folder.path.exists():  # a child was refused: nothing is left
+        if not parent.hub.state.pushes and parent.folder.folder.path.exists():  # a child was refused: leave no folder
             parent.folder.discard()
         raise
     write_report(summary["run"], wanted="no-report" not in parsed.switches and not summary["stopped"])
@@ -128,7 +128,7 @@ def _cert(words: list[str]) -> int:
         print(USAGE, end="")
         return 0
     if parsed.positional:
-        raise BadInput(f"shoal federation cert takes options alone, not {parsed.positional[0]!r}")
+        raise BadInput(f"shoal federation cert takes only options, not {parsed.positional[0]!r}")
 
     from shoal.federation.addresses import fingerprint_of
     from shoal.process.openssl import make_certificate

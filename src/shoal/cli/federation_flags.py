@@ -1,4 +1,4 @@
-"""Flags that `shoal parent` and `shoal federation local` share, and what both print at the end."""
+"""Shared code of `shoal parent` and `shoal federation local`: their options, and what both print at the end."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ KEYS = (
     "children", "exchanges", "updates", "env_steps", "bytes_up", "bytes_down", "exchange_ms_p50", "exchange_ms_p99",
     "rejected", "eval_mean", "eval_sd", "solved_at_s", "run",
 )  # fmt: skip
-SHORT = ("alpha", "beta")  # settings of a rule that need no prefix
+SHORT = ("alpha", "beta")  # rule settings that need no prefix
 
 
 class Sorted(NamedTuple):
-    """A command line, by who reads it."""
+    """Options of a command line, by their reader."""
 
     federation: dict[str, str]
     rule: dict[str, str]
@@ -29,7 +29,7 @@ class Sorted(NamedTuple):
 
 
 def sort(parsed: Words, own: Collection[str]) -> Sorted:
-    """Whose each flag is. `BadInput` for one that exists nowhere."""
+    """Sort options by their reader. `BadInput` for an unknown option."""
     from shoal.experiment import AXES, Settings
     from shoal.federation.settings import FederationConfig
 
@@ -54,7 +54,7 @@ def sort(parsed: Words, own: Collection[str]) -> Sorted:
 
 
 def configured(sorted_: Sorted) -> dict[str, Any]:
-    """The arguments of `Parent` that the flags give; None leaves what a resumed parent has."""
+    """Arguments of `Parent` from the options; None keeps the value of a resumed parent."""
     from shoal.core.config import build
     from shoal.federation.settings import FederationConfig, rule_of
 
@@ -63,12 +63,12 @@ def configured(sorted_: Sorted) -> dict[str, Any]:
         given["federation"] = build(FederationConfig, sorted_.federation)
     if sorted_.rule:
         given["rule"] = sorted_.rule
-        rule_of(given["federation"] or FederationConfig(), sorted_.rule)  # refused before anything starts
+        rule_of(given["federation"] or FederationConfig(), sorted_.rule)  # raises before anything starts
     return given
 
 
 def finished(summary: Mapping[str, Any], *, quiet: bool, json: bool) -> None:
-    """The end of the story, and the JSON line."""
+    """Print the results, and the JSON line."""
     if not quiet:
         told = f"{summary['children']} children, {summary['exchanges']:,} exchanges, {summary['updates']:,} updates"
         print(
@@ -85,7 +85,7 @@ def finished(summary: Mapping[str, Any], *, quiet: bool, json: bool) -> None:
 
 
 def write_report(run: str, *, wanted: bool) -> None:
-    """report.html with a clip, as for any run."""
+    """Write report.html with a clip, as for any run."""
     if wanted:
         from shoal import api
 
@@ -93,7 +93,7 @@ def write_report(run: str, *, wanted: bool) -> None:
 
 
 def help_of(usage: str) -> str:
-    """The usage, then the settings of a federation, of its rules and of the run."""
+    """The help text: usage, then the settings of the federation, of its rules and of the run."""
     from shoal.cli.listing import describe
     from shoal.experiment import Settings
     from shoal.federation.rules import RULES
@@ -103,7 +103,7 @@ def help_of(usage: str) -> str:
     for name, rule in RULES.items():
         parts += [f"settings of rule {name}: {rule.about}", describe(rule, "rule.")]
     parts += [
-        "settings of the run; those of its algorithm and net are as in `shoal train --help`",
+        "settings of the run; for those of its algorithm and net see `shoal train --help`",
         describe(Settings, ""),
     ]
     return "\n".join(parts)

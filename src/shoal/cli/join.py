@@ -1,4 +1,4 @@
-"""`shoal join`: train here as a child of a parent."""
+"""`shoal join`: trains on this machine as a child of a parent."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ OWN = ("token-file", "name", "pin", "listen", "cert", "key", "out")
 USAGE = """usage: shoal join URL --token-file T [--topology NAME] [--actors N] [--runtime NAME] [--envs N]
        shoal join --listen HOST:PORT --token-file T [...]
 
-Trains as a child of the parent at URL (ws://127.0.0.1:7777, wss://host:port), which says what to train: environment,
-algorithm, net, settings, budget. This machine's own are --topology, --runtime, --actors, --envs, --backend, --learners and --seed.
-A child that loses its parent trains on alone and rejoins; one that the parent tells to stop ends with exit code 0.
+Trains as a child of the parent at URL (ws://127.0.0.1:7777, wss://host:port). The parent chooses environment, algorithm, net,
+settings and budget; this machine chooses --topology, --runtime, --actors, --envs, --backend, --learners and --seed.
+A child that loses its parent continues alone and reconnects; when the parent says that training is over, it ends with exit code 0.
 
-  --token-file T      the secret that the parent printed the place of
-  --name NAME         under which the parent knows this child; a child that begins again takes its name again
-  --pin FINGERPRINT   of the parent's certificate, as the parent printed it
-  --listen HOST:PORT  wait for a parent that dials (shoal parent --children); beyond this machine with --cert and --key
-  --trust-env         let the parent name an environment, algorithm or net by import path: code that is run here
+  --token-file T      file with the parent's token; the parent prints its path
+  --name NAME         the child's name at the parent; use the same name again after a restart
+  --pin FINGERPRINT   fingerprint of the parent's certificate, as the parent printed it
+  --listen HOST:PORT  wait for a parent that dials (shoal parent --children); other than loopback needs --cert and --key
+  --trust-env         allow the parent to name an environment, algorithm or net by import path, which runs code on this machine
   --out FOLDER        this child's run folder; by default runs/<env>-<algo>-<name>-<time>
   --quiet             no progress
   --json              one JSON object as the last line of standard output
@@ -40,7 +40,7 @@ def run(words: list[str]) -> int:
     if len(parsed.positional) + ("listen" in own) != 1:
         raise BadInput("give the address of one parent, for example ws://127.0.0.1:7777, or --listen HOST:PORT")
     if "token-file" not in own:
-        raise BadInput("--token-file is missing: the file with the secret that the parent admits")
+        raise BadInput("--token-file is missing: it names the file with the parent's token")
     settings: dict[str, Any] = {
         name.replace("-", "_"): value for name, value in parsed.options.items() if name not in OWN
     }

@@ -23,10 +23,10 @@ COMMANDS = {
     "compare": "a grid of trainings side by side: shoal compare CartPole-v1 --topology sync,shared_params --seeds 3",
     "optimize": "learn a tuning law, conditions in, minimiser out: shoal optimize ackley --shift 0.3",
     "reproduce": "repeat a published experiment and compare the numbers: shoal reproduce lto-ackley --quick",
-    "tune": "search for settings: shoal tune CartPole-v1 --space learning_rate=log(1e-4,1e-1) --trials 16",
-    "parent": "average the weights of children that train elsewhere: shoal parent LunarLander-v3 --algo a2c",
-    "join": "train here as a child of a parent: shoal join ws://127.0.0.1:7777 --token-file T",
-    "federation": "status, local, cert: shoal federation local LunarLander-v3 --children 2 --until-return 200",
+    "tune": "search for the best settings: shoal tune CartPole-v1 --space learning_rate=log(1e-4,1e-1) --trials 16",
+    "parent": "serve a model that children on other machines train together: shoal parent LunarLander-v3 --algo a2c",
+    "join": "train on this machine as a child of a parent: shoal join ws://127.0.0.1:7777 --token-file T",
+    "federation": "status, local runs, certificates: shoal federation local LunarLander-v3 --children 2 --until-return 200",
     "envs": "list environments: shoal envs [PATTERN]",
     "doctor": "examine an environment for mistakes: shoal doctor mypkg.envs:MyEnv",
     "algos": "list algorithms and their settings",
@@ -41,7 +41,7 @@ usage: shoal COMMAND ... [--help]
 {chr(10).join(f"  {name:<11} {about}" for name, about in COMMANDS.items())}
 
   --version   the version
-  --help      this text; `shoal COMMAND --help` for a command's own
+  --help      this text; `shoal COMMAND --help` explains a command
 
 Start with:  shoal train LunarLander-v3 --until-return 200
 """

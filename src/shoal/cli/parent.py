@@ -1,4 +1,4 @@
-"""`shoal parent`: average the weights of children that train elsewhere."""
+"""`shoal parent`: merges the weights of children that train on other machines."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ BIND = "127.0.0.1:7777"
 USAGE = """usage: shoal parent ENV [--algo NAME] [--rule NAME] [--alpha A] [--beta B] [--bind HOST:PORT] [--FIELD VALUE ...]
        shoal parent --resume RUN [--bind HOST:PORT]
 
-Serves one agent to children that train it elsewhere: each pushes its weights, the parent averages and answers with its own. Prints
-the command with which a child joins. Leaves a run folder that eval, play, report and --resume read. All settings of `shoal train`
-that describe the run (algorithm, net, --steps over all children, --until-return, --seed) are told to the children.
+Serves one agent to children that train it on this or other machines: each pushes its weights, the parent merges them and answers
+with its own. Prints the command with which a child joins. Writes a run folder that eval, play, report and --resume read. The
+children receive the settings of `shoal train` that describe the run: algorithm, net, --steps over all children, --seed.
 
-  --bind HOST:PORT    where to listen (127.0.0.1:7777); beyond this machine only with --cert and --key
-  --cert F --key F    TLS; `shoal federation cert` makes a pair
-  --token-file T      the secret that children show; by default a new one, RUN/token
-  --children URLS     dial these children, which listen (shoal join --listen), instead of listening
+  --bind HOST:PORT    address to listen on (127.0.0.1:7777); other than loopback needs --cert and --key
+  --cert F --key F    TLS certificate and key; `shoal federation cert` creates a pair
+  --token-file T      file with the token that children must present; by default a new one, RUN/token
+  --children URLS     dial these listening children (shoal join --listen) instead of listening
   --pin FP,FP         fingerprints of their certificates, in the same order
   --out FOLDER        the run folder; by default runs/<env>-<algo>-parent-<time>
-  --resume RUN        go on with a parent; its version never goes back
+  --resume RUN        continue a parent's run
   --config FILE       settings of the run from a .toml or .json file; flags win over it
   --quiet             no progress
   --json              one JSON object as the last line of standard output
@@ -79,7 +79,7 @@ def run(words: list[str]) -> int:
 
 
 def settings_of(flags: dict[str, Any], own: dict[str, str], positional: list[str]) -> tuple[dict[str, Any], Any]:
-    """(settings of the run, environment), from a file and from flags, which win."""
+    """(settings of the run, environment), from a file and from flags, which take precedence."""
     from shoal.experiment import merge, read_file
 
     settings = merge(read_file(own["config"]) if "config" in own else {}, flags)
@@ -90,7 +90,7 @@ def settings_of(flags: dict[str, Any], own: dict[str, str], positional: list[str
 
 
 def join_command(parent: Any, cert: str | None) -> str:
-    """What to type on a child's machine."""
+    """The command to run on a child's machine."""
     words = ["shoal", "join", parent.url, "--token-file", str(parent.token_file)]
     if cert is not None:
         from shoal.federation.addresses import fingerprint_of

@@ -1,4 +1,4 @@
-"""`shoal tune`: studies. Trials are ordinary trainings on worker slots; a scheduler says which run on."""
+"""`shoal tune`: hyperparameter studies. Trials are ordinary trainings; a scheduler decides which of them continue."""
 
 from __future__ import annotations
 
@@ -18,22 +18,23 @@ USAGE = """usage: shoal tune ENV --space NAME=VALUES [--space ...] [--algo NAME]
                       [--phases P] [--phase AMOUNT] [--confirm topKxN] [--workers W] [--study FOLDER] [--FIELD VALUE ...]
        shoal tune --resume FOLDER
        shoal tune report FOLDER        write report.html again
-       shoal tune replay FOLDER        make every decision again from the ledger, and name those that differ
-       shoal tune dashboard FOLDER     optuna-dashboard on this machine alone, read-only
-       shoal tune simulate ...         schedulers without training (its own --help)
+       shoal tune replay FOLDER        repeat every decision from the study's ledger, and list differences
+       shoal tune dashboard FOLDER     serve optuna-dashboard, read-only and on this machine only
+       shoal tune simulate ...         compare schedulers without training (see shoal tune simulate --help)
 
-Searches for settings of ENV. A trial is a configuration; its runs are ordinary trainings in processes of their own. After each
-phase it reports the mean return of its last 100 episodes, and the scheduler says whether it goes on. Leaves a folder with every
-trial's runs, the study's ledger and report.html. Stop with Ctrl-C: all trials checkpoint; --resume goes on.
+Searches for the best settings on ENV. A trial is a configuration; its runs are ordinary trainings in separate processes. After
+each phase a trial reports the mean return of its last 100 episodes, and the scheduler decides whether it continues. Writes a
+folder with every trial's runs, the study's ledger and report.html. Ctrl-C stops with a checkpoint of every trial; --resume
+continues.
 
-  --space NAME=VALUES    what may vary: a field of the algorithm, net.FIELD, topology.FIELD, actors, envs or learners
-                         log(1e-5,1e-2)  uniform(0,0.1)  logint(2,100)  int(1,8)  1..8  .9,.95,.99  64,64;128,128
-  --study FOLDER         where it is kept; by default a new folder in runs/. The same command goes on with the same study
-  --resume FOLDER        go on with a study that was stopped, or whose driver died
+  --space NAME=VALUES    a setting to vary: a field of the algorithm, net.FIELD, topology.FIELD, actors, envs or learners;
+                         its values: log(1e-5,1e-2)  uniform(0,0.1)  logint(2,100)  int(1,8)  1..8  .9,.95,.99  64,64;128,128
+  --study FOLDER         the study's folder, by default a new one in runs/; the same command with the same folder continues it
+  --resume FOLDER        continue a study that was stopped or killed
   --quiet                no progress
   --json                 one JSON object as the last line of standard output
 
-All other options of `shoal train` hold for every trial (--algo, --topology, --runtime, --actors, --algo.FIELD ...).
+All other options of `shoal train` apply to every trial (--algo, --topology, --runtime, --actors, --algo.FIELD ...).
 """
 
 
@@ -48,7 +49,7 @@ def run(words: list[str]) -> int:
         extra = [*parsed.positional, *(f"--{name}" for name in parsed.options if name != "resume")]
         extra += ["--space"] if parsed.lists["space"] else []
         if extra:
-            raise BadInput(f"shoal tune --resume goes on with a study as it is: it does not take {extra[0]}")
+            raise BadInput(f"shoal tune --resume continues a study with its own settings: it does not take {extra[0]}")
         return _tune(None, {}, parsed)
     first = parsed.positional[0] if parsed.positional else ""
     if first.isidentifier() and first.islower() and (hint := nearest(first, COMMANDS)):
@@ -59,7 +60,7 @@ def run(words: list[str]) -> int:
 
 
 def _values(env: str, parsed: Words) -> dict[str, Any]:
-    """What the command line says, as `StudyConfig` takes it: options that are not the study's own are the trials'."""
+    """Values for `StudyConfig` from the command line: options that are not the study's own apply to the trials."""
     from dataclasses import fields
 
     from shoal.experiment import AXES, Settings
@@ -104,13 +105,13 @@ def _tune(env: str | None, values: dict[str, Any], parsed: Words) -> int:
 
 
 def _tell(study: Any) -> None:
-    """The best configuration, the command that trains it, and where the rest is."""
+    """Print the best configuration, the command that trains it, and the study's folder."""
 
     def say(line: str) -> None:
         print(line, file=sys.stderr, flush=True)
 
     if not study.done:
-        say(f"stopped: nothing is lost; go on with: {shlex.join(['shoal', 'tune', '--resume', str(study.path)])}")
+        say(f"stopped with checkpoints; continue with: {shlex.join(['shoal', 'tune', '--resume', str(study.path)])}")
     if study.course.ranked():
         best, summary = study.best, study.summary()
         tried = ", ".join(f"{k} {f'{v:.4g}' if isinstance(v, float) else v}" for k, v in best.settings.items())
@@ -164,7 +165,7 @@ def _command(name: str, words: list[str]) -> int:
     for line in found.mismatches:
         print(line)
     print(
-        f"{found.decisions} decisions made again from the ledger: {len(found.mismatches) or 'no'} mismatches",
+        f"{found.decisions} decisions repeated from the ledger: {len(found.mismatches) or 'no'} mismatches",
         file=sys.stderr,
     )
     if "json" in parsed.switches:

@@ -1,4 +1,4 @@
-"""How far a study has come: a live table on a terminal, a line a report elsewhere; on standard error."""
+"""Progress of a study on standard error: a live table on a terminal, one line per report elsewhere."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
-WORDS = {"continue": "goes on", "pause": "pauses", "stop": "stopped", "complete": "complete"}
+WORDS = {"continue": "continues", "pause": "pauses", "stop": "stopped", "complete": "complete"}
 ROWS = 12  # of the live table
 
 
@@ -18,7 +18,7 @@ class StudyProgress(NamedTuple):
 
 @contextlib.contextmanager
 def study_progress(*, quiet: bool) -> Iterator[StudyProgress]:
-    """For the time of the study."""
+    """Show progress while the block runs."""
     if quiet:
         yield StudyProgress(lambda study: None, lambda event, study: None)
         return
@@ -50,11 +50,11 @@ def heading(study: Any) -> str:
 
 
 def line_of(event: Any, study: Any) -> str:
-    """One event in words; empty for those that say nothing to a person."""
+    """One event as text; empty for events that are not shown."""
     from shoal.tuning.events import Lost, Reported, Tested
 
     if isinstance(event, Lost):
-        return f"trial {event.trial} lost on worker {event.slot}, goes back to the queue: {event.why}"
+        return f"trial {event.trial} lost on worker {event.slot}, back to the queue: {event.why}"
     if isinstance(event, Tested):
         return f"trial {event.trial} on fresh seed {event.seed}: {event.why or f'{event.value:.1f}'}"
     if not isinstance(event, Reported):
@@ -71,7 +71,7 @@ def line_of(event: Any, study: Any) -> str:
 
 
 def table_of(study: Any) -> Any:
-    """The heading, the trials that run, the best of the others, and the fresh seeds so far."""
+    """The heading, the running trials, the best of the others, and the fresh seeds so far."""
     from rich.table import Table
 
     config, trials = study.plan.config, study.trials

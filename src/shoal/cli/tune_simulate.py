@@ -17,21 +17,21 @@ OPTIONS = (
 
 USAGE = """usage: shoal tune simulate [--nodes N] [--trials N] [--phases N] [--sigma S] [--methods A,B] [--out FOLDER] [--json]
 
-Schedulers on n nodes without training: wall time, units trained, completion rate alpha, context switches, idle time, time to the
-best score, and how often the trial that would have won is trained to the end. Every method meets the same trials.
+Simulates schedulers on N nodes without training: wall time, units trained, completion rate alpha, context switches, idle time,
+time to the best score, and how often the trial with the best final score is trained to the end. All methods get the same trials.
 
   --nodes N          workers, each with one trial at a time (6)
-  --trials N         configurations (16)
+  --trials N         number of configurations (16)
   --phases N         units of a full training; a unit takes time 1 on average (4)
   --sigma S          spread of the trials' speeds: the standard deviation of their logarithm (0.6)
-  --methods A,B      of hypertrick, sh, hyperband, asha, pbt, random (all)
-  --eviction R,S     HyperTrick's rates; each is a row of its own (0.25,0.5)
-  --eta N            sh, hyperband and asha keep one trial in N (2)
+  --methods A,B      some of hypertrick, sh, hyperband, asha, pbt, random (all)
+  --eviction R,S     HyperTrick's eviction rates; each gets its own row (0.25,0.5)
+  --eta N            sh, hyperband and asha keep one in N trials (2)
   --checkpoint T     time to save a checkpoint, and to load one (0)
   --metric NAME      constant: ranks never change; exchangeable: a fresh draw each phase; slow: constant, good trials are slow;
                      walk: curves cross (constant)
   --repeats N        simulated studies of each method (100)
-  --seed S           of the trials (0)
+  --seed S           seed of the trials (0)
   --out FOLDER       write gantt.png, table.md, results.json and report.html there
   --quiet            no progress
   --json             one JSON object as the last line of standard output
@@ -44,7 +44,7 @@ def run(words: list[str]) -> int:
         print(USAGE, end="")
         return 0
     if parsed.positional:
-        raise BadInput(f"shoal tune simulate takes options alone, not {parsed.positional[0]!r}")
+        raise BadInput(f"shoal tune simulate takes only options, not {parsed.positional[0]!r}")
     return _simulate(parsed)
 
 
@@ -79,9 +79,9 @@ def _simulate(parsed: Words) -> int:
         "figures": [gantt(measured, "gantt", "Which node trains which trial")],
         "notes": [
             "wall time, time to best: in units of an average trial",
-            "alpha: units trained over those of all trials trained to the end",
-            "keeps the winner: how often the trial that would have won is trained to the end",
-            "pbt: its schedule alone; what copies gain is not modelled",
+            "alpha: trained units as a share of the units of all trials trained to the end",
+            "keeps the winner: how often the trial with the best final score is trained to the end",
+            "pbt: only its schedule is simulated, not what trials gain from copying others",
         ],
     }
     wants_json = "json" in parsed.switches

@@ -93,9 +93,7 @@ def client_tls(url: str, pin: str = "") -> ssl.SSLContext | None:
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     if pin:
         context.check_hostname = False
-        context.verify_mode = (
-            ssl.CERT_NONE
-        )  # `check_pin` is stricter: it accepts one certificate, before any byte is sent
+        context.verify_mode = ssl.CERT_NONE  # `check_pin` is stricter: it accepts one certificate only
     return context
 
 

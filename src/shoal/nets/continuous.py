@@ -50,9 +50,7 @@ class ContinuousNet:
     outputs: ClassVar[int]  # of the policy, for each entry of an action
 
     def __post_init__(self) -> None:
-        replace(
-            self.config, {}, "net."
-        )  # a config built in Python must pass the same checks as one from the command line
+        replace(self.config, {}, "net.")  # apply the checks of the command line to configs built in Python
         count_entries(self.spec)
         if self.spec.obs.is_image:
             raise BadInput(f"{self.spec.name}: its observations are images; --net {self.name} takes vectors: use ppo")

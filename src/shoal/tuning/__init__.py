@@ -1,15 +1,17 @@
-"""Studies: which trials run, which are stopped, and what a schedule costs.
+"""Hyperparameter studies: schedulers, simulated schedules, and the driver that trains trials.
 
-Here live the schedulers, pure functions of their reports (`hypertrick`, `halving`, `hyperband`, `pbt`, on the protocol of
-`scheduler`), `spaces` (what may vary), `simulate` and `schedules` (schedules on any number of nodes, without training); studies
-that train: `config` (what a study is), `study` (its folder and what it came to), `runner` (the driver of trials, which are
+Schedulers are pure functions of their reports: `hypertrick`, `halving`, `hyperband`, `pbt`, which implement the protocol in
+`scheduler`. `spaces` has the search spaces; `simulate` and `schedules` run schedulers on any number of nodes without training.
+Studies that train: `config` (settings of a study), `study` (its folder and results), `runner` (drives trials, which are
 `trainings`, or lanes of one compiled function in `population`), `events` and `book` (the ledger, in Optuna's storage), `replay`,
-`race` (winners on fresh seeds), `samplers`, `phases`, `timeline` and `document` (for the report), `dashboard`; `pruner`,
-`distributions` and `storage` (HyperTrick, spaces and the journal file for any Optuna study); `experiments` and `versus`
-(published tables again). May import: `studies` and everything below it; `optuna` in `book`, `samplers`, `document`, `pruner`,
-`distributions` and `storage` alone, so that schedulers and simulation work without it. You may change: add a scheduler by its
-file and a line in `schedulers.SCHEDULERS`. Looking for the pictures? `observe.gantt` and `observe.study_report`. For grids of
-trainings? `studies.grid`.
+`race` (winners on fresh seeds), `samplers`, `phases`, `timeline` and `document` (for the report), `dashboard`. For any Optuna
+study: `pruner`, `distributions` and `storage` (HyperTrick, spaces and the journal file). `experiments` and `versus` reproduce
+published tables.
+
+May import: `studies` and everything below it; `optuna` only in `book`, `samplers`, `document`, `pruner`, `distributions` and
+`storage`, so that schedulers and simulation work without it. To add a scheduler: its file and a line in
+`schedulers.SCHEDULERS`. Looking for the figures? `observe.gantt` and `observe.study_report`. For grids of trainings?
+`studies.grid`.
 """
 
 from __future__ import annotations

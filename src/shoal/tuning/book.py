@@ -1,7 +1,7 @@
-"""A study in its storage: the ledger, and Optuna's study beside it for samplers and dashboards. The driver is its one writer.
+"""A study in its storage: the ledger, and an Optuna study for samplers and dashboards. Only the driver writes.
 
-Every event is one finished trial of the study NAME-ledger, whose numbers are a total order, and is entered there first. What
-Optuna's own study lacks after a crash is added when the book is opened again.
+Every event is first stored as one finished trial of the study NAME-ledger, whose trial numbers are a total order. If the Optuna
+study lags behind after a crash, it is completed when the book is opened again.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from shoal.tuning.spaces import Domain
 from shoal.tuning.storage import open_journal
 
 JOURNAL = "study.journal"
-SYNC_EVERY = 1.0  # seconds of a study that a power cut may cost
+SYNC_EVERY = 1.0  # seconds of events that a power cut may lose
 _EVENT = "event"
 
 
 def open_storage(folder: Path, url: str | None) -> BaseStorage:
-    """The journal in `folder`, or the database at `url`. `BadInput` for one that cannot be reached."""
+    """Open the journal in `folder`, or the database at `url`. `BadInput` if it cannot be reached."""
     if url is None:
         return open_journal(folder / JOURNAL, sync_every=SYNC_EVERY)
     shown = re.sub(r"(://[^:/@]*):[^@]*@", r"\1:***@", url)
@@ -41,13 +41,13 @@ def open_storage(folder: Path, url: str | None) -> BaseStorage:
         raise BadInput(f"--storage is {shown!r}: expected a URL, such as postgresql://user@host/studies")
     try:
         return optuna.storages.RDBStorage(url, engine_kwargs={"pool_pre_ping": True})
-    except Exception as error:  # drivers, the network and SQLAlchemy each have errors of their own
+    except Exception as error:  # database drivers, the network and SQLAlchemy each have their own errors
         lines = str(error).strip().splitlines() or [type(error).__name__]
         raise BadInput(f"cannot reach the storage {shown!r}: {lines[0]}") from None
 
 
 class Book:
-    """Opened by its driver with `new`, or taken up again with `known`; readers take `read`."""
+    """The stored study. Its driver opens it with `new` or, to continue, with `known`; readers use `read`."""
 
     def __init__(self, study: Study, ledger: Study, space: Mapping[str, Domain]) -> None:
         self._study, self._ledger = study, ledger
@@ -61,7 +61,7 @@ class Book:
 
     @classmethod
     def new(cls, storage: BaseStorage, name: str, space: Mapping[str, Domain]) -> Book:
-        """`BadInput` where the storage has a study of this name."""
+        """Create a study. `BadInput` if the storage has one of this name."""
         with _quietly():
             try:
                 study = optuna.create_study(study_name=name, storage=storage, direction="maximize")
@@ -80,13 +80,13 @@ class Book:
 
     @classmethod
     def known(cls, storage: BaseStorage, name: str, space: Mapping[str, Domain]) -> Book:
-        """To go on with: Optuna's study is brought up to the ledger."""
+        """Open a study to continue it; the Optuna study is completed from the ledger."""
         book = cls.read(storage, name, space)
         book._catch_up()
         return book
 
     def ask(self, sampler: BaseSampler) -> tuple[dict[str, Any], int]:
-        """(settings, Optuna's number) of a new configuration."""
+        """Sample a configuration: (settings, number in the Optuna study)."""
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ExperimentalWarning)
             self._study.sampler = sampler
@@ -95,7 +95,7 @@ class Book:
         return dict(asked.params), asked.number
 
     def enter(self, event: Event) -> None:
-        """Into the ledger, then into what follows from it."""
+        """Append an event to the ledger, then update everything derived from it."""
         self._ledger.add_trial(optuna.create_trial(value=0.0, user_attrs={_EVENT: encode(event)}))
         self.course.add(event)
         if isinstance(event, Reported):
@@ -115,7 +115,7 @@ class Book:
             asked.set_user_attr("settings", event.settings)
 
     def _tell(self, trial: Trial, *, over: bool = False) -> None:
-        """What Optuna should know of a trial that has ended."""
+        """Tell Optuna the result of a trial that has ended."""
         if trial.optuna not in self._asked or not (over or trial.state in ("stopped", "complete")):
             return
         assert trial.optuna is not None
@@ -133,7 +133,7 @@ class Book:
             if frozen.state.is_finished():
                 continue
             trial = known.get(frozen.number)
-            if trial is None:  # its driver died before it began
+            if trial is None:  # the driver died before the trial began
                 self._study.tell(frozen.number, state=TrialState.FAIL)
                 continue
             asked = self._asked[frozen.number] = optuna.Trial(self._study, frozen._trial_id)
@@ -144,7 +144,7 @@ class Book:
 
 
 class _quietly:
-    """Optuna tells of each study that it makes; these are no news."""
+    """Silence Optuna's message about every study that it creates."""
 
     def __enter__(self) -> None:
         self._before = optuna.logging.get_verbosity()

@@ -1,4 +1,4 @@
-"""What a study is, checked before anything is made: `StudyConfig` from a command line or a file, `prepare` to a `Plan`."""
+"""Settings of a study: `StudyConfig` comes from a command line or a file, `prepare` checks it and returns a `Plan`."""
 
 from __future__ import annotations
 
@@ -19,52 +19,52 @@ from shoal.tuning.scheduler import Scheduler
 from shoal.tuning.schedulers import Budget, make_scheduler
 from shoal.tuning.spaces import Choice, Domain, Space, Value, parse_space, written
 
-FRESH = 1000  # how far test seeds lie from the tuning seeds, unless told
-PLAIN = ("actors", "envs", "learners")  # settings of a run that a space may vary besides those of its axes
-MINE = ("seed", "eval_episodes", "out", "resume")  # settings of a run that belong to the study
-LINES_EVERY = 0.05  # seconds between two lines of a trial's metrics: how exactly the end of a phase is seen
+FRESH = 1000  # default distance of the test seeds from the tuning seeds
+PLAIN = ("actors", "envs", "learners")  # settings of a run that a space may vary, in addition to those of its axes
+MINE = ("seed", "eval_episodes", "out", "resume")  # settings of a run that the study sets itself
+LINES_EVERY = 0.05  # seconds between two lines of a trial's metrics: the precision of the end of a phase
 
 
 @dataclass(frozen=True, kw_only=True)
 class StudyConfig:
-    """What a study tries, how long, and by which rules."""
+    """Settings of a study."""
 
     env: str
-    """what all trials train on"""
+    """environment of all trials"""
     space: dict[str, str] = field(default_factory=dict)
-    """what may vary: {name: values}"""
+    """search space: {name: values}"""
     settings: dict[str, Any] = field(default_factory=dict)
     """settings of `shoal train` that all trials share"""
     scheduler: str = "hypertrick"
-    """which trials run on: hypertrick, sh, hyperband, asha, pbt, none, or an import path pkg.module:Class"""
+    """decides which trials continue: hypertrick, sh, hyperband, asha, pbt, none, or an import path pkg.module:Class"""
     trials: Positive = 16
-    """configurations"""
+    """number of configurations"""
     phases: Positive = 4
-    """reports of a trial that is trained to the end"""
+    """phases of a full training; a trial reports its score after each"""
     phase: str = "20000steps"
-    """training between two reports: 200episodes, 20000steps or 30s"""
+    """length of a phase: 200episodes, 20000steps or 30s"""
     eviction: float = 0.25
-    """hypertrick: the share of trials that goes in each phase"""
+    """hypertrick: share of trials that is stopped in each phase"""
     eta: Positive = 2
-    """sh, hyperband and asha keep one trial in eta"""
+    """sh, hyperband and asha keep one in this many trials"""
     sampler: str = "random"
-    """where configurations come from: random, tpe, cmaes, grid, or an import path pkg.module:Sampler"""
+    """source of configurations: random, tpe, cmaes, grid, or an import path pkg.module:Sampler"""
     seeds_per_trial: Positive = 1
-    """runs of each trial, side by side; its score is their mean"""
+    """concurrent runs per trial, each with its own seed; a trial's score is their mean"""
     confirm: str = ""
-    """top3x10 trains the three best again on ten fresh seeds each"""
+    """topKxN trains the K best trials again on N fresh seeds each, such as top3x10"""
     workers: Positive = 2
-    """trials at a time"""
+    """trials that train at the same time"""
     population: bool = False
-    """train all workers' trials inside one compiled function: JAX-native environments, numbers alone in the space"""
+    """train the trials of all workers in one compiled function: needs a JAX-native environment and a space of numbers only"""
     seed: NonNegative = 0
-    """of the sampler, and the first seed of the trials' runs"""
+    """seed of the sampler, and first seed of the trials' runs"""
     test_seed: NonNegative | None = None
-    """the first fresh seed; by default 1000 above the first of the trials"""
+    """first fresh seed; by default 1000 above --seed"""
     storage: str | None = None
-    """where the study is kept: a database's URL; by default a journal file in its folder"""
+    """URL of a database for the study; by default it is a journal file in the study's folder"""
     lease: PositiveFloat = 600.0
-    """seconds without a line of metrics after which a worker counts as lost"""
+    """seconds without new metrics after which a worker counts as lost"""
 
 
 class Confirm(NamedTuple):
@@ -73,7 +73,7 @@ class Confirm(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """A study, checked."""
+    """A checked study."""
 
     config: StudyConfig
     space: Space
@@ -83,13 +83,13 @@ class Plan(NamedTuple):
     test_seeds: tuple[int, ...]
 
     def scheduler(self) -> Scheduler:
-        """A new one, with no call made yet."""
+        """Create the scheduler in its initial state."""
         config = self.config
         budget = Budget(config.trials, config.phases, config.eviction, config.eta, config.seed)
         return make_scheduler(config.scheduler, budget)
 
     def settings(self, tried: Mapping[str, Value], seed: int) -> dict[str, Any]:
-        """For `shoal train`: what a run of these tried settings is."""
+        """Settings of `shoal train` for a run of this configuration."""
         fused = {"runtime": "fused"} if self.config.population else {}
         shared = {**fused, "metrics_every": LINES_EVERY, "sinks": ("jsonl",), **self.config.settings}
         if self.phase.unit == "steps":
@@ -99,7 +99,7 @@ class Plan(NamedTuple):
 
 
 def make_config(values: Mapping[str, Any]) -> StudyConfig:
-    """From loose values; `BadInput` names the first that is wrong."""
+    """Build the config from untyped values; `BadInput` names the first wrong one."""
     eviction = values.get("eviction")
     config = configs.build(StudyConfig, values)
     if not 0 < config.eviction < 1:
@@ -108,7 +108,7 @@ def make_config(values: Mapping[str, Any]) -> StudyConfig:
 
 
 def prepare(config: StudyConfig) -> Plan:
-    """Check everything that can be checked without training. `BadInput` names the first thing that is wrong."""
+    """Check everything that can be checked without training. `BadInput` names the first problem."""
     phase = parse_phase(config.phase)
     plain = {name.replace("-", "_") for name in config.settings}
     for name in MINE:
@@ -137,7 +137,7 @@ def prepare(config: StudyConfig) -> Plan:
             raise BadInput(f"--space {name}={written(domain)}: {name} is also fixed, at {fixed[bare]!r}")
         part = run.settings if name in PLAIN else parts[f"{axis}." if axis else ""]
         _check_values(name, bare, part, domain)
-    from shoal.tuning.samplers import check_sampler  # late: it brings Optuna
+    from shoal.tuning.samplers import check_sampler  # imported late, because it loads Optuna
 
     check_sampler(config.sampler, space, config.trials)
     confirm = _confirm(config.confirm)
@@ -158,11 +158,11 @@ def _axis(name: str) -> bool:
 
 
 def _check_values(name: str, bare: str, part: Any, domain: Domain) -> None:
-    """The ends of a range, or every value of a list, must be what the setting takes."""
+    """Check that the setting accepts the ends of a range or every value of a list."""
     values = domain.values if isinstance(domain, Choice) else (domain.low, domain.high)
     for value in values:
         try:
-            configs.replace(part, {bare: word(value)})  # as the trial will be told
+            configs.replace(part, {bare: word(value)})  # as the trial will receive it
         except BadInput as error:
             raise BadInput(f"--space {name}={written(domain)}: {error}") from None
 

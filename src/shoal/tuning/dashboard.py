@@ -1,6 +1,6 @@
-"""optuna-dashboard behind a shell that only reads, listens on this machine alone, and answers no other host's name.
+"""optuna-dashboard behind a read-only shell that listens on loopback and checks the Host header.
 
-Bare, it deletes studies for any page that a browser has open: it knows neither passwords nor the Host header.
+Without the shell, any web page open in a browser could delete studies: optuna-dashboard checks neither a password nor the host.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ App = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
 
 
 def read_only(app: App, port: int) -> App:
-    """`app` for GET and HEAD, with a Host of this machine; everything else is refused before it is reached."""
+    """Wrap `app`: only GET and HEAD requests with a Host of this machine reach it."""
     hosts = {f"{name}:{port}" for name in NAMES}
 
     def shell(environ: dict[str, Any], start: Callable[..., Any]) -> Iterable[bytes]:
         if environ.get("HTTP_HOST", "").lower() not in hosts:
-            return _refuse(start, "403 Forbidden", "this dashboard answers to localhost alone\n")
+            return _refuse(start, "403 Forbidden", "this dashboard only answers to localhost\n")
         if environ.get("REQUEST_METHOD") not in ("GET", "HEAD"):
-            return _refuse(start, "405 Method Not Allowed", "this dashboard only reads\n", ("Allow", "GET, HEAD"))
+            return _refuse(start, "405 Method Not Allowed", "this dashboard is read-only\n", ("Allow", "GET, HEAD"))
 
         def started(status: str, headers: list[tuple[str, str]], *rest: Any) -> Any:
             return start(status, [*headers, ("X-Frame-Options", "DENY"), ("Referrer-Policy", "no-referrer")], *rest)
@@ -39,10 +39,10 @@ def read_only(app: App, port: int) -> App:
 
 
 def serve(folder: str | Path, port: int, say: Callable[[str], None]) -> int:
-    """Until interrupted. `BadInput` without optuna-dashboard, or for a port in use."""
+    """Serve until interrupted. `BadInput` if optuna-dashboard is not installed or the port is in use."""
     path = Path(folder)
     if not (path / "study.json").is_file():
-        raise BadInput(f"{str(folder)!r} is no study: it has no study.json")
+        raise BadInput(f"{str(folder)!r} is not a study: it has no study.json")
     if not 1 <= port <= 65535:
         raise BadInput(f"--port is {port}: expected 1 to 65535")
     try:

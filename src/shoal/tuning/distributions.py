@@ -1,4 +1,4 @@
-"""Search spaces in Optuna's words."""
+"""Search spaces as Optuna distributions."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from shoal.tuning.spaces import Domain, Real, Whole
 
 
 def distributions(space: Mapping[str, Domain]) -> dict[str, BaseDistribution]:
-    """For `study.ask(fixed_distributions=...)`: the same values with the same probabilities as `spaces.draw`."""
+    """Distributions for `study.ask(fixed_distributions=...)`, with the same values and probabilities as `spaces.draw`."""
     found: dict[str, BaseDistribution] = {}
     for name, domain in space.items():
         if isinstance(domain, Real):

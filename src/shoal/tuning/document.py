@@ -1,4 +1,4 @@
-"""A study as plain data for its report: what `observe.study_report` draws."""
+"""A study as plain data, from which `observe.study_report` draws the report."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from shoal.tuning.spaces import Choice, Value, written
 from shoal.tuning.study import Study
 from shoal.tuning.timeline import clock, pieces_of, seconds_of, to_best_of
 
-FEWEST = 6  # scored trials, for importances
+FEWEST = 6  # scored trials that importances need
 
 
 def document_of(study: Study) -> dict[str, Any]:
-    """Everything that `report.html` says."""
+    """All data of `report.html`."""
     config, course, plan = study.plan.config, study.course, study.plan
     ranked = course.ranked()
     expected = None
@@ -30,7 +30,7 @@ def document_of(study: Study) -> dict[str, Any]:
     return {
         "title": f"{config.env}: {config.trials} trials by {config.scheduler}",
         "source": f"{config.phases} phases of {plan.phase}, {config.workers} workers, {config.seeds_per_trial} "
-        f"{'seed' if config.seeds_per_trial == 1 else 'seeds'} a trial, sampler {config.sampler}, seed {config.seed}",
+        f"{'seed' if config.seeds_per_trial == 1 else 'seeds'} per trial, sampler {config.sampler}, seed {config.seed}",
         "done": study.done,
         "alpha": study.alpha,
         "expected": expected,
@@ -54,7 +54,7 @@ def document_of(study: Study) -> dict[str, Any]:
 
 
 def importances(study: Study) -> dict[str, float]:
-    """The share of each parameter in which trials score well (PED-ANOVA on the newest scores); {} for too few trials."""
+    """Importance of each parameter for the score (PED-ANOVA on the newest scores); {} for too few trials."""
     scored = [trial for trial in study.trials if not math.isnan(trial.value)]
     if len(scored) < FEWEST or len({trial.value for trial in scored}) < 2:
         return {}

@@ -1,8 +1,8 @@
-"""What happens in a study, as entries of its ledger, and what a sequence of them comes to.
+"""Events of a study, the entries of its ledger, and the state that follows from a sequence of them.
 
-The ledger is the one source of truth: a study goes on from it, is replayed from it and is reported from it. `Tasked` and
-`Reported` are the calls of the scheduler in their order. `Started` leases a trial to a worker; the lease ends with the
-worker's report or with `Lost`.
+The ledger is the only source of truth: a study is continued, replayed and reported from it. `Tasked` and `Reported` are the
+calls of the scheduler in their order. `Started` leases a trial to a worker; the lease ends with the worker's report or with
+`Lost`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Settings = dict[str, Value]
 
 
 class Opened(msgspec.Struct, frozen=True, tag="opened"):
-    """A driver took the study up."""
+    """A driver began or continued the study."""
 
     at: float  # seconds since 1970
     pid: int
@@ -35,7 +35,7 @@ class Tasked(msgspec.Struct, frozen=True, tag="tasked"):
     trial: int
     begin: int
     end: int
-    settings: Settings  # what the trial tries
+    settings: Settings  # of the trial
     number: int | None = None  # of the trial in Optuna's study
 
 
@@ -56,13 +56,13 @@ class Reported(msgspec.Struct, frozen=True, tag="reported"):
     slot: int
     unit: int
     value: float
-    scores: list[float]  # one a seed
+    scores: list[float]  # one per seed
     verdict: Verdict
     end: int
     stopped: list[int] = []
     source: int | None = None
-    settings: Settings | None = None  # explored from the source's, where there is one
-    why: str = ""  # a value is missing
+    settings: Settings | None = None  # perturbed settings of the source, if there is one
+    why: str = ""  # why the value is missing
 
     @property
     def decision(self) -> Decision:
@@ -70,7 +70,7 @@ class Reported(msgspec.Struct, frozen=True, tag="reported"):
 
 
 class Lost(msgspec.Struct, frozen=True, tag="lost"):
-    """A worker died or fell silent; its task goes back to the queue."""
+    """A worker died or stopped responding; its task returns to the queue."""
 
     at: float
     trial: int
@@ -80,7 +80,7 @@ class Lost(msgspec.Struct, frozen=True, tag="lost"):
 
 
 class Tested(msgspec.Struct, frozen=True, tag="tested"):
-    """A configuration trained again on a fresh seed."""
+    """A configuration was trained again on a fresh seed."""
 
     at: float
     trial: int
@@ -91,7 +91,7 @@ class Tested(msgspec.Struct, frozen=True, tag="tested"):
 
 
 class Closed(msgspec.Struct, frozen=True, tag="closed"):
-    """The driver left: `done`, or `stopped` on request."""
+    """The driver ended: `done`, or `stopped` on request."""
 
     at: float
     why: str
@@ -106,14 +106,14 @@ def encode(event: Event) -> dict[str, Any]:
 
 
 def decode(plain: Any) -> Event:
-    """`msgspec.ValidationError` for what is no event."""
+    """Decode an event; `msgspec.ValidationError` for anything else."""
     found: Event = msgspec.convert(plain, Event)
     return found
 
 
 @dataclasses.dataclass
 class Trial:
-    """One configuration and its course."""
+    """One configuration and its history."""
 
     number: int
     settings: Settings
@@ -141,7 +141,7 @@ class Trial:
 
 
 class Course:
-    """What the events so far come to."""
+    """The state of a study after the events so far."""
 
     def __init__(self, events: Iterable[Event] = ()) -> None:
         self.events: list[Event] = []
@@ -184,10 +184,10 @@ class Course:
 
     @property
     def open_tasks(self) -> list[Trial]:
-        """Trials with a task that is not reported: what a driver that takes the study up begins with."""
+        """Trials with an unreported task, with which a continued study begins."""
         return [trial for trial in self.trials.values() if trial.task is not None]
 
     def ranked(self) -> list[Trial]:
-        """Best first: what trained furthest, then the highest score. Trials without a score are left out."""
+        """Trials with a score, best first: by phases trained, then by score."""
         scored = [trial for trial in self.trials.values() if not math.isnan(trial.value)]
         return sorted(scored, key=lambda trial: (-trial.unit, -trial.value, trial.number))

@@ -1,7 +1,6 @@
-"""The slides' schedule figure and tables, as runners that `shoal reproduce` finds by the folder's spec.
+"""Runners of the slides' schedule figure and tables; `shoal reproduce` finds them by the folder's spec.
 
-Schedules and completion rates are simulated: what they show depends on arrival order and speed, not on what is trained. `versus`
-trains.
+Schedules and completion rates are simulated: they depend on arrival order and speed, not on the trained task. `versus` trains.
 """
 
 from __future__ import annotations
@@ -22,34 +21,34 @@ from shoal.tuning.schedules import Measured, SimulateConfig, gantt, measure
 from shoal.tuning.simulate import Metric, draw_trials, simulate
 from shoal.tuning.versus import versus
 
-Tell = Callable[[int, int, str], None]  # simulations done, in all, what comes next
+Tell = Callable[[int, int, str], None]  # simulations done, simulations in all, the next one
 Runner = Callable[[Mapping[str, Any], Path, Tell], dict[str, Any]]
 
 
 @dataclass(frozen=True, kw_only=True)
 class ScheduleConfig:
     nodes: Positive
-    """of the figure"""
+    """nodes in the figure"""
     trials: Positive
-    """of the figure"""
+    """trials in the figure"""
     phases: Positive
-    """of every trial at most"""
+    """phases of a full training"""
     sigmas: tuple[NonNegativeFloat, ...]
     """spreads of the trials' speeds"""
     evictions: tuple[float, ...]
-    """HyperTrick's rates"""
+    """HyperTrick's eviction rates"""
     methods: tuple[str, ...]
-    """what is compared"""
+    """methods to compare"""
     many_nodes: Positive
-    """of the prediction, with as many trials a node as in the figure"""
+    """nodes of the prediction, with as many trials per node as in the figure"""
     checkpoint: NonNegativeFloat
-    """time to save or load a checkpoint where it is not free"""
+    """time to save or load a checkpoint, in the case with costly checkpoints"""
     seeds: Positive = 300
-    """simulated studies of each; of the prediction a thirtieth"""
+    """simulated studies per method; a thirtieth of that for the prediction"""
 
 
 def schedule(size: Mapping[str, Any], folder: Path, tell: Tell) -> dict[str, Any]:
-    """Wall time, work and context switches of every method, for each spread, with dear checkpoints, and on many nodes."""
+    """Wall time, work and context switches of every method, for each spread, with costly checkpoints, and on many nodes."""
     told = build(ScheduleConfig, size)
     base = SimulateConfig(
         nodes=told.nodes,
@@ -106,7 +105,7 @@ def schedule(size: Mapping[str, Any], folder: Path, tell: Tell) -> dict[str, Any
 
 
 def _said(case: str, measured: list[Measured]) -> list[str]:
-    """HyperTrick beside Successive Halving, in a sentence a rate."""
+    """One sentence per eviction rate that compares HyperTrick with Successive Halving."""
     halving = next((one for one in measured if one.method.label == "sh"), None)
     if halving is None:
         return []
@@ -125,24 +124,24 @@ class CompletionConfig:
     games: dict[str, int]
     """phases of each game"""
     eviction: float
-    """HyperTrick's rate"""
+    """HyperTrick's eviction rate"""
     trials: Positive
-    """of a study; the slides do not say"""
+    """trials of a study, which the slides do not state"""
     nodes: Positive
-    """of a study; the slides do not say"""
+    """nodes of a study, which the slides do not state"""
     sigma: NonNegativeFloat
     """spread of the trials' speeds"""
     hyperband_units: Positive
-    """R of the HyperBand beside it, with eta 3"""
+    """R of the HyperBand to compare with, whose eta is 3"""
     seeds: Positive = 100
-    """simulated studies of each"""
+    """simulated studies per row"""
 
 
 _METRICS: tuple[Metric, ...] = ("exchangeable", "constant", "slow")
 
 
 def completion(size: Mapping[str, Any], folder: Path, tell: Tell) -> dict[str, Any]:
-    """Alpha by the formulas, their bounds, and simulated for metrics that meet their assumption and for those that do not."""
+    """Alpha by the formulas with their bounds, and simulated for metrics that meet or violate their assumption."""
     told = build(CompletionConfig, size)
     rows: list[dict[str, Any]] = []
     simulated: dict[tuple[int, Metric], Any] = {}
@@ -178,7 +177,7 @@ def completion(size: Mapping[str, Any], folder: Path, tell: Tell) -> dict[str, A
 
 
 def _alpha(told: CompletionConfig, phases: int, metric: Metric) -> dict[str, Any]:
-    """Mean and interval of alpha in percent."""
+    """Mean and 95 % interval of alpha in percent."""
     found = []
     for seed in range(told.seeds):
         trials = draw_trials(told.trials, phases, sigma=told.sigma, metric=metric, seed=seed)

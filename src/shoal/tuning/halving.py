@@ -2,8 +2,8 @@
 
 Both have rungs: numbers of units at which trials are compared. Halving waits until a rung is full, keeps the best 1/eta and stops
 the others, so it needs barriers, pauses and resumption. ASHA promotes a trial as soon as it is among the best 1/eta of the
-reports that a rung has so far; it never waits, and may promote what a full rung would not have. NaN counts in its rung, stops its
-trial at once and never rises.
+reports that a rung has so far; it never waits, and may promote a trial that a full rung would have stopped. A NaN report counts
+in its rung; its trial stops at once and is never promoted.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def equal_rungs(units: int) -> tuple[int, ...]:
 
 
 def geometric_rungs(units: int, eta: int) -> tuple[int, ...]:
-    """..., R / eta^2, R / eta, R in whole units, as published."""
+    """The published rungs ..., R / eta^2, R / eta, R, in whole units."""
     at_least("units", units, 1), at_least("eta", eta, 2)
     found = [units]
     while found[0] >= eta:
@@ -32,7 +32,7 @@ def geometric_rungs(units: int, eta: int) -> tuple[int, ...]:
 
 
 class SuccessiveHalving:
-    """One bracket. `first` is the number of its first trial, where it is one of several brackets."""
+    """One bracket. `first` is the number of its first trial if there are several brackets."""
 
     copies = False
 
@@ -43,7 +43,7 @@ class SuccessiveHalving:
         self._answered: dict[tuple[int, int], Decision] = {}
         self._rung = 0
         self._waiting = deque(range(first, first + trials))
-        self._open, self._keep = trials, self._next_keep(trials)  # reports that this rung waits for, trials that rise
+        self._open, self._keep = trials, self._next_keep(trials)  # reports still missing, trials to promote
         self._resting: list[tuple[Key, int]] = []
 
     def next(self) -> Task | None:
@@ -80,7 +80,7 @@ class SuccessiveHalving:
 
 
 class ASHA:
-    """Promotion-type ASHA: a free worker takes the best trial that may rise, from the highest rung down, or a new one."""
+    """Promotion-type ASHA: a free worker takes the best promotable trial, from the highest rung down, or a new one."""
 
     copies = False
 
@@ -122,5 +122,5 @@ class ASHA:
 
 def _checked(rungs: Sequence[int]) -> tuple[int, ...]:
     if not rungs or list(rungs) != sorted({*rungs}) or rungs[0] < 1:
-        raise BadInput(f"rungs are {tuple(rungs)}: expected whole numbers that rise, the first at least 1")
+        raise BadInput(f"rungs are {tuple(rungs)}: expected increasing whole numbers, the first at least 1")
     return tuple(rungs)

@@ -10,7 +10,7 @@ from shoal.tuning.scheduler import Decision, Task, at_least
 
 class Rung(NamedTuple):
     trials: int
-    units: int  # in all, what earlier rungs trained included
+    units: int  # in total, including those of earlier rungs
 
 
 def brackets(units: int, eta: int = 3) -> list[list[Rung]]:
@@ -28,8 +28,8 @@ def brackets(units: int, eta: int = 3) -> list[list[Rung]]:
 
 
 class HyperBand:
-    """All brackets at once on the same workers. Without `trials` each bracket runs once; else brackets repeat until `trials`
-    configurations are spent, the last cut to what is left."""
+    """All brackets at once on the same workers. Without `trials` each bracket runs once; otherwise brackets repeat until `trials`
+    configurations are used, and the last bracket is shortened to fit."""
 
     copies = False
 

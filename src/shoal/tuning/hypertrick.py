@@ -1,15 +1,16 @@
 """HyperTrick (Heinrich and Frosio, arXiv 1902.02725): early stopping without barriers, preemption or resumption.
 
     k = len(list_p), own report included
-    k <= N (1 - sqrt r) (1 - r)^p     the trial goes on (data collection)
+    k <= N (1 - sqrt r) (1 - r)^p     the trial continues (data collection)
     rank from the worst <= sqrt(r) k  it is evicted (selection)
 
-for N trials, phases p = 0..Np-1 and an eviction rate r. A decision depends on the reports that came before it and on nothing
-else, so a log of reports in their order of arrival determines every decision (`replay`).
+for N trials, phases p = 0..Np-1 and an eviction rate r. A decision depends only on the reports before it, so a log of reports
+in their order of arrival determines every decision (`replay`).
 
 Deviations, all where the paper is silent: equal values are ranked by a hash of (trial, phase), since on an all-tied metric
-`<` evicts no trial and `<=` evicts all; nothing is evicted after the last phase; NaN is evicted at once, in data collection
-too, and counts in the list; of several reports for one (trial, phase) the first counts. The slides print (1 - r^P) for (1 - r)^p.
+`<` evicts no trial and `<=` evicts all; no trial is evicted after the last phase; a NaN report evicts its trial at once, in data
+collection too, and counts in the list; of several reports for one (trial, phase) the first counts. The slides print (1 - r^P)
+for (1 - r)^p.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ class Report(NamedTuple):
 
 
 class HyperTrick:
-    """The rule with its state: one sorted list a phase. As a scheduler, a freed worker starts the next configuration."""
+    """The rule with its state, one sorted list per phase. As a scheduler, it gives a freed worker the next configuration."""
 
     copies = False
 
@@ -47,7 +48,7 @@ class HyperTrick:
         self._evicted: dict[tuple[int, int], bool] = {}
 
     def evict(self, trial: int, phase: int, value: float) -> bool:
-        """Enter the report and say whether the trial ends here. A second report of the same phase changes nothing."""
+        """Add a report; whether it evicts its trial. A second report of the same phase changes nothing."""
         check_phase(trial, phase, self.units)
         if (trial, phase) not in self._evicted:
             self._evicted[trial, phase] = self._enter(trial, phase, value)
@@ -55,7 +56,7 @@ class HyperTrick:
 
     def _enter(self, trial: int, phase: int, value: float) -> bool:
         seen, own = self._phases[phase], key(trial, phase, value)
-        rank = bisect.bisect_left(seen, own)  # how many are worse
+        rank = bisect.bisect_left(seen, own)  # number of worse reports
         seen.insert(rank, own)
         if phase == self.units - 1:
             return False
@@ -88,7 +89,7 @@ def decide(reports: Sequence[Report], *, trials: int, phases: int, eviction: flo
         if phase == own.phase:
             first.setdefault(trial, value)
             if trial == own.trial:
-                break  # what came after the trial's first report had no part in the decision
+                break  # reports after the trial's first one do not matter
     if own.phase == phases - 1:
         return False
     if math.isnan(first[own.trial]):
@@ -101,7 +102,7 @@ def decide(reports: Sequence[Report], *, trials: int, phases: int, eviction: flo
 
 
 def replay(reports: Iterable[Report], *, trials: int, phases: int, eviction: float) -> list[bool]:
-    """Every decision of a log, one a report: whether it evicted its trial."""
+    """Replay a log: for every report, whether it evicted its trial."""
     rule = HyperTrick(trials=trials, phases=phases, eviction=eviction)
     return [rule.evict(*report) for report in reports]
 
@@ -112,27 +113,25 @@ def check_phase(trial: int, phase: int, phases: int) -> None:
 
 
 def quota(trials: int, phase: int, eviction: float) -> int:
-    """How many trials pass `phase` before selection begins."""
+    """Number of trials that pass `phase` before selection begins."""
     return floor(trials * (1 - math.sqrt(eviction)) * (1 - eviction) ** phase)
 
 
 class Completion(NamedTuple):
-    """Shares of the N Np units that are trained (alpha)."""
+    """Expectation and bounds of alpha, the share of the N Np units that is trained."""
 
-    expected: float  # for exchangeable metrics; others do more
+    expected: float  # for exchangeable metrics; others train more
     printed_floor: float  # the paper's lower bound, which is never reached: every trial trains phase 0
     floor: float  # its correction, for many trials
-    least: (
-        float  # the correction for exactly this number of trials, reached when every report is worse than all before it
-    )
+    least: float  # the bound for exactly this number of trials, reached if every report is worse than all before it
 
 
 def completion(*, trials: int, phases: int, eviction: float) -> Completion:
-    """What the paper expects of alpha, and its bounds. The ceiling is 1: every report better than all before it."""
+    """The paper's expectation of alpha, and its bounds. The upper bound is 1: every report is better than all before it."""
     r, root = eviction, math.sqrt(eviction)
     expected = (1 - (1 - r) ** phases) / (r * phases)
     corrected = (1 + (1 - root) * (1 - (1 - r) ** (phases - 1)) / r) / phases
-    few = next(k for k in itertools.count() if floor(root * (k + 1)) > 0)  # so few have no rank that is evicted
+    few = next(k for k in itertools.count() if floor(root * (k + 1)) > 0)  # up to this many reports evict no trial
     alive = done = trials
     for phase in range(phases - 1):
         alive = min(alive, max(few, quota(trials, phase, r)))

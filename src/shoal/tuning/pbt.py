@@ -1,8 +1,8 @@
-"""Population Based Training (Jaderberg et al., arXiv 1711.09846): members train side by side; the worst copy the best and vary.
+"""Population Based Training (Jaderberg et al., arXiv 1711.09846): the worst members copy the best and perturb their settings.
 
 Exploit is truncation selection: a member in the bottom fraction of the population's latest reports copies checkpoint and settings
-of one in the top fraction. Explore perturbs the copied settings (`spaces.explore`). As published there is no barrier: a member
-is compared when it reports, with the latest report of every other member.
+of a member in the top fraction. Explore perturbs the copied settings (`spaces.explore`). As published, there is no barrier: a
+member that reports is compared with the latest report of every other member.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from shoal.tuning.scheduler import Decision, Key, Task, at_least, floor, key
 
 
 def exploit(latest: Mapping[int, tuple[int, float]], member: int, *, fraction: float, seed: int) -> int | None:
-    """Which member's checkpoint `member` takes over, None to keep its own. `latest`: {member: (unit, value)}."""
+    """The member whose checkpoint `member` copies, None to keep its own. `latest`: {member: (unit, value)}."""
     ranked = sorted(latest, key=lambda who: key(who, *latest[who]))  # worst first
     return _source(ranked, ranked.index(member), latest, fraction, seed)
 
@@ -38,7 +38,7 @@ def _source(
 
 
 class PBT:
-    """A population of `trials` members. Where there are fewer workers, members take turns, the least trained first."""
+    """A population of `trials` members. With fewer workers, members take turns, the least trained first."""
 
     copies = True
 
@@ -77,7 +77,7 @@ class PBT:
         if unit == self.units:
             return Decision(trial, unit, "complete", unit)
         source = _source(self._ranked, rank, self._latest, self.fraction, self.seed)
-        if self._waiting and self._waiting[0][0] < unit:  # members that wait are behind: give way
+        if self._waiting and self._waiting[0][0] < unit:  # a waiting member has trained less: it goes first
             heapq.heappush(self._waiting, (unit, trial))
             return Decision(trial, unit, "pause", unit, source=source)
         return Decision(trial, unit, "continue", unit + 1, source=source)

@@ -1,7 +1,7 @@
-"""Phases of a trial: what one is (`200episodes`, `20000steps`, `30s`), and what a run had reached and scored at the end of each.
+"""Phases of a trial (`200episodes`, `20000steps`, `30s`), and a run's progress and score at the end of each.
 
 A run's score is the mean return of its last 100 training episodes, as everywhere in Shoal. Ends of phases are counted from the
-run's beginning: a run that trains on while a decision is made has a shorter way to its next report.
+run's beginning: a run that continues while a decision is made reaches its next report sooner.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any, Literal, NamedTuple
 
 from shoal.core.errors import BadInput
 
-WINDOW = 100  # episodes behind a score
+WINDOW = 100  # episodes in a score
 _PHASE = re.compile(r"(\d+(?:\.\d+)?(?:e\d+)?)\s*(episodes?|steps?|s|seconds?)")
 
 Unit = Literal["episodes", "steps", "seconds"]
@@ -29,7 +29,7 @@ class Phase(NamedTuple):
 
 
 def parse_phase(text: str) -> Phase:
-    """`BadInput` for what is none of `200episodes`, `20000steps`, `30s`."""
+    """Parse `200episodes`, `20000steps` or `30s`; `BadInput` for anything else."""
     match = _PHASE.fullmatch(text.strip().replace("_", "").replace(",", ""))
     if match is None:
         raise BadInput(f"--phase is {text!r}: expected a number with its unit, such as 200episodes, 20000steps or 30s")
@@ -49,14 +49,14 @@ class _Line(NamedTuple):
 
 
 class Tally:
-    """What a run had done at each line of its metrics. Lines come in order; after a resumption call `cut` first."""
+    """A run's progress at each line of its metrics. Lines come in order; after a resumption call `cut` first."""
 
     def __init__(self) -> None:
         self._lines: list[_Line] = []
 
     def add(self, rows: Iterable[Mapping[str, Any]]) -> None:
         for row in rows:
-            if "speed/env_steps" not in row:  # an evaluation or a fault alone
+            if "speed/env_steps" not in row:  # a line with only an evaluation or a fault
                 continue
             count = float(row.get("episode/count", 0.0))
             before = self._lines[-1].episodes if self._lines else 0.0
@@ -64,24 +64,24 @@ class Tally:
             self._lines.append(_Line(int(row["step"]), seconds, before + count, count, returns))
 
     def cut(self, step: int) -> None:
-        """Forget what came after the checkpoint of `step`: it will be done again."""
+        """Drop lines after the checkpoint of `step`: that part is trained again."""
         self._lines = [line for line in self._lines if line.step <= step]
 
     def done(self, unit: Unit) -> float:
-        """Episodes, steps or seconds in all."""
+        """Total episodes, steps or seconds."""
         if not self._lines:
             return 0.0
         last = self._lines[-1]
         return {"episodes": last.episodes, "steps": float(last.step), "seconds": last.seconds}[unit]
 
     def reached(self, unit: Unit, target: float) -> int | None:
-        """The number of lines up to the first that has done `target`; None if none has yet."""
+        """Number of lines up to the first that reaches `target`; None if none does yet."""
         field = ("step", "seconds", "episodes")[("steps", "seconds", "episodes").index(unit)]
         at = bisect.bisect_left(self._lines, target, key=lambda line: float(getattr(line, field)))
         return None if at == len(self._lines) else at + 1
 
     def score(self, lines: int | None = None) -> float:
-        """The mean return of the last 100 episodes of the first `lines` lines (all); NaN where no episode has ended."""
+        """Mean return of the last 100 episodes in the first `lines` lines (all lines by default); NaN without an episode."""
         episodes = returns = 0.0
         for line in reversed(self._lines[:lines]):
             episodes, returns = episodes + line.ended, returns + line.returns

@@ -1,8 +1,8 @@
-"""Trials inside one compiled function: for JAX-native environments, hundreds of configurations train as lanes of one program.
+"""Trials in one compiled function: for JAX-native environments, hundreds of configurations train as lanes of one program.
 
-Lanes share everything that has a shape; what varies is a number that the compiled function takes as an argument. A lane computes
-what the same run computes under `fused`, and leaves the same run folder, so that `shoal train --resume` goes on with it. Lanes
-that end make room: once a quarter is left, they are packed closer. Widths are powers of two, so that few programs are compiled.
+Lanes share all shapes; only numbers vary, which the compiled function takes as arguments. A lane computes the same as a run under
+`fused` and writes the same run folder, so that `shoal train --resume` continues it. When only a quarter of the lanes is left,
+they are packed into a narrower program. Widths are powers of two, so that few programs are compiled.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ from shoal.topologies.sequential import SequentialTopology
 from shoal.tuning.phases import WINDOW, Phase
 from shoal.tuning.trainings import Training
 
-VARIES = ("learning_rate", "gamma", "lam", "entropy", "clip")  # fields that only enter arithmetic
-CALL = 16  # updates between two looks, at most
+VARIES = ("learning_rate", "gamma", "lam", "entropy", "clip")  # fields that are only used in arithmetic
+CALL = 16  # most updates per call
 _MOVING = ("envs", "carry", "first", "starts")
 
 
 class Population:
-    """Lanes of one compiled function as the trainings of a study."""
+    """The trainings of a study as lanes of one compiled function."""
 
     def __init__(self, env: str, settings: Mapping[str, Any], phase: Phase) -> None:
         self._phase = phase
@@ -52,7 +52,7 @@ class Population:
         self._varies = tuple(name for name in VARIES if name in names)
         self._fresh: dict[int, Loop] = {}  # by seed: the same for all configurations
         self._packed: list[Lane] = []
-        self._loops: Any = None  # of `_packed`, one behind another, and as many more as fill the width
+        self._loops: Any = None  # of `_packed`, stacked, and padded to the width
         self._held: Any = None  # the same in NumPy, once a lane's is asked for: cut up there, it costs no device calls
         self._compiled = jax.jit(self._call)
 
@@ -77,7 +77,7 @@ class Population:
         return Lane(folder, plan, blueprint, self._fresh[seed], {}, ())
 
     def wait(self, trainings: Sequence[Training], seconds: float) -> None:
-        """Train all of them for a few updates, up to the next end of a phase of any."""
+        """Train all lanes for a few updates, up to the next end of a phase in any lane."""
         lanes = [lane for lane in cast(Sequence[Lane], trainings) if lane.code is None]
         if not lanes:
             return
@@ -103,7 +103,7 @@ class Population:
     def _call(
         self, loops: Any, varied: dict[str, Any], keys: Any, progress: Any, updates: Any
     ) -> tuple[Any, Seen, Any]:
-        """`updates` updates of every lane: [lanes, CALL, ...] of what is seen of each."""
+        """Train every lane for `updates` updates; the results of each are [lanes, CALL, ...]."""
         blueprint, (batched, _) = self._blueprint, self._blueprint.pure_env
         starts = blueprint.starts[0] if blueprint.starts else None
 
@@ -128,14 +128,14 @@ class Population:
         return jax.vmap(lane)(loops, varied, keys, progress)
 
     def _pack(self, lanes: list[Lane]) -> None:
-        """Put the loops of these lanes behind one another; what has left them keeps its own."""
+        """Stack the loops of these lanes; lanes that are no longer packed keep their own loop."""
         if lanes == self._packed:
             return
         for i, lane in enumerate(self._packed):
             if lane.loop is None:
                 lane.loop = self._loop_of(i)
         width = 0 if self._loops is None else len(self._loops.first)
-        if len(lanes) > width or 4 * len(lanes) <= width:  # each width is a program to compile
+        if len(lanes) > width or 4 * len(lanes) <= width:  # every width is compiled separately
             width = 1 << (len(lanes) - 1).bit_length()
         loops = [lane.loop for lane in lanes]
         loops += [loops[-1]] * (width - len(loops))
@@ -151,12 +151,12 @@ class Population:
         return found
 
     def loop_of(self, lane: Lane) -> Loop:
-        """The loop of a lane that is packed."""
+        """The loop of a packed lane."""
         return self._loop_of(self._packed.index(lane))
 
 
 class Lane:
-    """One training of the population; its folder is a run's."""
+    """One training of the population, with an ordinary run folder."""
 
     def __init__(
         self,
@@ -192,7 +192,7 @@ class Lane:
         return self._blueprint.spent + (self.version - self._blueprint.start) * self._blueprint.steps_per_update
 
     def updates_left(self, phase: Phase) -> int:
-        """Up to the end of the phase where that is known, and of the budget."""
+        """Updates left to the end of the phase, if that is known, and of the budget."""
         left = self._blueprint.updates - self.version
         if phase.unit != "steps":
             return left
@@ -200,7 +200,7 @@ class Lane:
         return max(1, min(left, -(-(size - self._steps % size) // each)))
 
     def inputs(self) -> tuple[np.ndarray, np.ndarray]:
-        """Keys [CALL, 3, 2] and progress [CALL] of the coming updates, as `fused` has them."""
+        """Keys [CALL, 3, 2] and progress [CALL] of the next updates, the same as under `fused`."""
         blueprint, keys = self._blueprint, np.zeros((CALL, 3, 2), np.uint32)
         for i, path in enumerate(((ACTING, 0), (LEARNING,), (STARTS, 0))):
             keys[:, i] = keys_in_a_row(blueprint.seed, *path, first=self.version, count=CALL)
@@ -208,7 +208,7 @@ class Lane:
         return keys, (made / max(1, blueprint.budget)).astype(np.float32)
 
     def take(self, seen: Seen, sound: np.ndarray, took: float) -> None:
-        """What the last call has brought: a line of metrics an update."""
+        """Take the results of the last call: one line of metrics per update."""
         lines = []
         for at, fine in enumerate(sound):
             episodes = list(self.tracker.take(seen.reward[at], seen.boundary[at], seen.valid[at], seen.first[at]))
@@ -224,7 +224,7 @@ class Lane:
             file.write(b"".join(msgspec.json.encode(row) + b"\n" for row in lines))
         self._rows += lines
         if self._bad >= self.plan.settings.max_bad_updates:
-            self.code, self.reason = 1, f"{self._bad} updates in a row came to something that is not finite"
+            self.code, self.reason = 1, f"{self._bad} consecutive updates gave values that are not finite"
 
     def rows(self) -> list[dict[str, Any]]:
         rows, self._rows = self._rows, []
@@ -241,7 +241,7 @@ class Lane:
             self.code, self.reason = -9, "killed"
 
     def end(self, why: str) -> None:
-        """A checkpoint from which this lane, or `shoal train --resume`, goes on."""
+        """Write a checkpoint from which this lane, or `shoal train --resume`, continues."""
         if self.code is not None:
             return
         loop = self.loop if self.loop is not None else self.source.loop_of(self)
@@ -262,7 +262,7 @@ class Lane:
 
 
 def _of(episodes: Sequence[Episode]) -> dict[str, float]:
-    """Without the quantiles of a run's metrics, which would take longer than the update."""
+    """Metrics of episodes, without the quantiles of an ordinary run, which would take longer than the update."""
     if not episodes:
         return {}
     count = len(episodes)
@@ -271,23 +271,23 @@ def _of(episodes: Sequence[Episode]) -> dict[str, float]:
 
 
 def fused_plan(env: str, settings: Mapping[str, Any]) -> Plan:
-    """The run of a population's settings. `BadInput` for one that `fused` does not carry."""
+    """Resolve the run of a population. `BadInput` if `fused` does not support it."""
     settle_process()  # before the first computation
     given = nest(settings)
     for axis, only in (("runtime", "fused"), ("topology", "sequential")):
         name = given.get(axis, {}).get("name", only)
         if name != only:
-            raise BadInput(f"--population trains by --{axis} {only}, not {name!r}")
+            raise BadInput(f"--population needs --{axis} {only}, not {name!r}")
     plan = resolve(env, {**settings, "runtime": "fused"})
     blueprint = make_blueprint(plan, None, None)
     if blueprint.algorithm.replays:
-        raise BadInput(f"--population has no replay: {plan.settings.algo} learns from one; train it as ordinary trials")
+        raise BadInput(f"--population has no replay, which {plan.settings.algo} needs: leave --population out")
     Fused(plan.runtime).start(SequentialTopology(plan.topology).program(blueprint), lambda: False)
     return plan
 
 
 def check_space(names: Sequence[str]) -> None:
-    """`BadInput` for a name that has a shape: each of its values would need a program of its own."""
+    """Raise `BadInput` for a setting that affects shapes: each of its values would need another program."""
     for name in names:
         if name not in VARIES:
             raise BadInput(f"--population: {name} cannot vary within one program; these can: {', '.join(VARIES)}")

@@ -1,11 +1,11 @@
-"""HyperTrick for any Optuna study, on Optuna's public API alone.
+"""HyperTrick for any Optuna study, using only Optuna's public API.
 
     study = optuna.create_study(direction="maximize", pruner=HyperTrickPruner(trials=100, phases=10, eviction=0.25))
 
 with `trial.report(value, phase)` for phases 0, 1, ... and `trial.should_prune()` after each. HyperTrick decides by order of
-arrival, which intermediate values do not have. So every report is added to a second study, the ledger, as one finished trial:
-its number is the place in a total order that all processes see alike. A pruner that counted what it happens to see would evict
-too many where several report at once.
+arrival, which Optuna's intermediate values do not have. So every report is added to a second study, the ledger, as one finished
+trial: its number is its place in a total order that is the same for all processes. A pruner that counted only the reports it
+happens to see would evict too many trials when several report at once.
 """
 
 from __future__ import annotations
@@ -24,19 +24,18 @@ from shoal.core.errors import RunFailed
 from shoal.tuning.hypertrick import HyperTrick, Report, check_phase, decide, replay
 
 _TRIAL = "trial"
-_OWNER = "shoal:hypertrick-ledger"  # attribute of a study whose ledger lives in one process
+_OWNER = "shoal:hypertrick-ledger"  # attribute of a study whose ledger is in one process
 
 
 class HyperTrickPruner(optuna.pruners.BasePruner):
-    """`trials` configurations in all, `phases` reports of each at most, `eviction` the share that goes in each phase.
+    """HyperTrick for `trials` configurations with at most `phases` reports each; `eviction` is the share stopped in each phase.
 
-    `storage` is where the ledger lives: give what the study itself was made with (an object or a URL). Without it the ledger is in
-    memory, for a study of one process; a second process, or a resumed study, is then refused. A retried trial keeps its
-    first reports.
+    `storage` holds the ledger: pass the study's own storage (an object or a URL). Without it the ledger is in memory, for a study
+    of one process; a second process, or a resumed study, is then refused. A retried trial keeps its first reports.
     """
 
     def __init__(self, *, trials: int, phases: int, eviction: float, storage: str | BaseStorage | None = None) -> None:
-        HyperTrick(trials=trials, phases=phases, eviction=eviction)  # a bad setting is refused now
+        HyperTrick(trials=trials, phases=phases, eviction=eviction)  # raises for a bad setting
         self.trials, self.phases, self.eviction = trials, phases, eviction
         self._storage = storage
         self._token = secrets.token_hex(8)
@@ -52,11 +51,11 @@ class HyperTrickPruner(optuna.pruners.BasePruner):
         return decide(_higher_is_better(study, prefix), trials=self.trials, phases=self.phases, eviction=self.eviction)
 
     def reports(self, study: Study) -> list[Report]:
-        """The ledger of `study` in its order, values as they were reported."""
+        """The ledger of `study` in order, with values as reported."""
         return self._ledger(study).read()
 
     def replay(self, study: Study) -> Replay:
-        """Every decision again from the ledger, held against what became of the trials."""
+        """Repeat every decision from the ledger, and compare with how the trials ended."""
         reports = self.reports(study)
         evicted = replay(
             _higher_is_better(study, reports), trials=self.trials, phases=self.phases, eviction=self.eviction
@@ -67,7 +66,7 @@ class HyperTrickPruner(optuna.pruners.BasePruner):
     def _ledger(self, study: Study) -> _Ledger:
         name = study.study_name
         if name not in self._ledgers:
-            # Of two threads that come here at once one ledger stays; the other is empty still.
+            # If two threads get here at once, one ledger is kept; the other is still empty.
             self._ledgers.setdefault(name, _Ledger(f"{name}-hypertrick", self._storage))
         if self._storage is None:
             self._claim(study)
@@ -80,7 +79,7 @@ class HyperTrickPruner(optuna.pruners.BasePruner):
             study.set_user_attr(_OWNER, self._token)
         elif owner != self._token:
             raise RunFailed(
-                f"study {study.study_name!r} has reports from another process, which this one's ledger lacks: "
+                f"study {study.study_name!r} has reports from another process that this process's ledger lacks: "
                 "give HyperTrickPruner the study's storage (storage=...)"
             )
 
@@ -92,25 +91,25 @@ class Replayed(NamedTuple):
 
 class Replay(NamedTuple):
     decisions: list[Replayed]
-    mismatches: list[str]  # a line for each trial that ended in another way than the rule says
+    mismatches: list[str]  # a line for each trial that ended differently from the rule
 
 
 class _Ledger:
-    """A study whose trials are reports. Threads may share it: entries are only added, and are the same for all."""
+    """An Optuna study whose trials are reports. Threads may share it: entries are only appended."""
 
     def __init__(self, name: str, storage: str | BaseStorage | None) -> None:
         verbosity = optuna.logging.get_verbosity()
-        optuna.logging.set_verbosity(max(verbosity, optuna.logging.WARNING))  # not a study that the user made
+        optuna.logging.set_verbosity(max(verbosity, optuna.logging.WARNING))  # no message: the user did not create it
         try:
             self._study = optuna.create_study(study_name=name, storage=storage, load_if_exists=True)
         finally:
             optuna.logging.set_verbosity(verbosity)
-        self._seen: dict[int, Report] = {}  # by place in the order
-        self._phases: dict[int, dict[int, Report]] = {}  # the same, phase by phase
-        self._places: dict[tuple[int, int], int] = {}  # {(trial, phase): the first}
+        self._seen: dict[int, Report] = {}  # {place in the order: report}
+        self._phases: dict[int, dict[int, Report]] = {}  # the same by phase
+        self._places: dict[tuple[int, int], int] = {}  # {(trial, phase): place of the first report}
 
     def enter(self, report: Report) -> list[Report]:
-        """What came in this phase up to this trial's first report, which is added if it is missing."""
+        """Reports of this phase up to this trial's first one, which is added if it is missing."""
         mine = (report.trial, report.phase)
         if mine not in self._places:
             self._catch_up()
@@ -128,7 +127,7 @@ class _Ledger:
         return list(self._seen.values())
 
     def _catch_up(self) -> None:
-        # Threads may do this at once: each sets the same entries in the same order.
+        # Threads may run this concurrently: each sets the same entries in the same order.
         for entry in self._study.get_trials(deepcopy=False)[len(self._seen) :]:
             [(phase, value)] = entry.intermediate_values.items()
             report = Report(entry.user_attrs[_TRIAL], phase, value)
@@ -144,7 +143,7 @@ def _higher_is_better(study: Study, reports: list[Report]) -> list[Report]:
 
 
 def _identity(trial: FrozenTrial) -> int:
-    """A retried trial is the one that it retries."""
+    """Number of the original trial if this one is a retry."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ExperimentalWarning)
         first = RetryHeartbeatStaleTrialCallback.retried_trial_number(trial)
@@ -157,7 +156,7 @@ def _mismatches(study: Study, decisions: list[Replayed]) -> list[str]:
     for report, _ in decisions:
         last[report.trial] = max(last.get(report.trial, 0), report.phase)
     lines = []
-    # A retry comes after what it retries: the last attempt says how the trial ended.
+    # A retry comes after the original: the last attempt tells how the trial ended.
     for trial in {_identity(trial): trial for trial in study.get_trials(deepcopy=False)}.values():
         number = _identity(trial)
         if number not in last:
@@ -168,5 +167,5 @@ def _mismatches(study: Study, decisions: list[Replayed]) -> list[str]:
         elif end is not None and trial.state == TrialState.COMPLETE:
             lines.append(f"trial {number} was evicted in phase {end} and completed")
         elif end is None and trial.state == TrialState.PRUNED:
-            lines.append(f"trial {number} was pruned after phase {last[number]}, where the rule lets it go on")
+            lines.append(f"trial {number} was pruned after phase {last[number]}, but the rule lets it continue")
     return lines

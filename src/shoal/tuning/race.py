@@ -1,7 +1,7 @@
-"""Winners confirmed: the best few trained again on fresh seeds, and the optimism of their tuning scores.
+"""Confirmation of winners: the best few are trained again on fresh seeds, which shows the optimism of their tuning scores.
 
-The best of many noisy scores is too good to be true. Its *optimism* is its tuning score less its score on seeds that the search
-has not seen. The race goes seed by seed through all candidates, and leaves out one that is clearly behind the leader.
+The best of many noisy scores is biased upwards. Its *optimism* is its tuning score minus its score on seeds that the search has
+not used. The race goes seed by seed through all candidates, and drops a candidate that is clearly behind the leader.
 """
 
 from __future__ import annotations
@@ -13,18 +13,18 @@ from shoal.studies.statistics import interval
 from shoal.tuning.config import Plan
 from shoal.tuning.events import Course, Trial
 
-FEWEST = 5  # seeds of both before a candidate can be left out
+FEWEST = 5  # seeds that candidate and leader must share before the candidate can be dropped
 
 
 class Confirmed(NamedTuple):
-    """A candidate and what fresh seeds say of it."""
+    """A candidate and its scores on fresh seeds."""
 
     trial: int
     tuning: float  # its score in the search
     scores: tuple[float, ...]  # on fresh seeds
     mean: float
     ci: tuple[float, float] | None  # of the mean, 95 %
-    left_out: bool  # of the race, before its last seed
+    left_out: bool  # dropped from the race before its last seed
 
     @property
     def optimism(self) -> float:
@@ -40,7 +40,7 @@ def candidates(plan: Plan, course: Course) -> list[Trial]:
 
 
 def still_to_test(plan: Plan, course: Course) -> list[tuple[int, int]]:
-    """(trial, seed) that the race still needs, in its order."""
+    """The (trial, seed) pairs that the race still needs, in order."""
     racing = candidates(plan, course)
     out = left_out(plan, course)
     return [
@@ -52,7 +52,7 @@ def still_to_test(plan: Plan, course: Course) -> list[tuple[int, int]]:
 
 
 def left_out(plan: Plan, course: Course) -> set[int]:
-    """Candidates whose scores lie below the leader's on the same seeds, by the 95 % interval of the difference."""
+    """Candidates that are below the leader on the same seeds, by the 95 % interval of the difference."""
     racing = [trial.number for trial in candidates(plan, course)]
     known = {n: {s: v for s, v in course.tests.get(n, {}).items() if not math.isnan(v)} for n in racing}
     long = {number: scores for number, scores in known.items() if len(scores) >= FEWEST}
@@ -69,7 +69,7 @@ def left_out(plan: Plan, course: Course) -> set[int]:
 
 
 def confirmed(plan: Plan, course: Course) -> list[Confirmed]:
-    """The candidates with a score on a fresh seed, best first; those that were left out come last."""
+    """Candidates with a score on a fresh seed, best first; dropped ones come last."""
     out, found = left_out(plan, course), []
     for trial in candidates(plan, course):
         tests = course.tests.get(trial.number, {})

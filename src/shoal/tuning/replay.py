@@ -1,4 +1,4 @@
-"""A study's decisions again, from its ledger: to go on with it, and to prove that nothing else decided."""
+"""Replay of a study's decisions from its ledger, to continue it, and to prove that nothing else influenced them."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from shoal.tuning.spaces import explore, sample
 
 
 class Replay(NamedTuple):
-    decisions: int  # calls of the scheduler that were made again
-    mismatches: list[str]  # a line for each that came out differently
-    scheduler: Scheduler  # as it is after them
+    decisions: int  # repeated calls of the scheduler
+    mismatches: list[str]  # a line for each different result
+    scheduler: Scheduler  # its state afterwards
 
 
 def replay(plan: Plan, course: Course) -> Replay:
-    """Every call of the scheduler in the ledger's order, and every configuration that a seed determines."""
+    """Repeat every call of the scheduler in the ledger's order, and every configuration that a seed determines."""
     scheduler, config = plan.scheduler(), plan.config
     calls, wrong = 0, []
     settings: dict[int, Settings] = {}
@@ -62,10 +62,10 @@ def replay(plan: Plan, course: Course) -> Replay:
 
 
 def rebuilt(plan: Plan, course: Course) -> Scheduler:
-    """The scheduler with all that it was told. `RunFailed` if the ledger is not of this scheduler."""
+    """The scheduler in its state after all events. `RunFailed` if the ledger does not fit this scheduler."""
     found = replay(plan, course)
     if found.mismatches:
-        raise RunFailed(f"the study cannot go on: its ledger does not replay: {found.mismatches[0]}")
+        raise RunFailed(f"the study cannot continue, because its ledger does not replay: {found.mismatches[0]}")
     return found.scheduler
 
 

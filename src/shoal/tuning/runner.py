@@ -1,8 +1,8 @@
-"""The driver of a study: gives trials to worker slots, watches them, reports their phases and does what the scheduler says.
+"""The driver of a study: assigns trials to worker slots, watches them, reports their phases and follows the scheduler.
 
-A slot holds one trial at a time: a run for each of its seeds, side by side. A trial that goes on simply trains on; one that pauses
-or ends is asked for a checkpoint, and its slot is free when the processes have ended. A process that something killed, or
-that was silent for longer than its lease, puts its task back into the queue: the run goes on from its last checkpoint.
+A slot holds one trial at a time, with concurrent runs for its seeds. A trial that continues is not interrupted; one that pauses
+or ends is asked for a checkpoint, and its slot is free when its processes have ended. If a process is killed, or sends no metrics
+for longer than its lease, its task returns to the queue, and the run continues from its last checkpoint.
 """
 
 from __future__ import annotations
@@ -24,23 +24,23 @@ from shoal.tuning.samplers import make_sampler
 from shoal.tuning.spaces import explore
 from shoal.tuning.trainings import SeedRun, Trainings, copy_run
 
-LOOK = 0.1  # seconds between two looks at the runs
-LOSSES = 3  # of one trial; one more is its failure
-PATIENCE = 60.0  # seconds that runs have to checkpoint and end when the study is stopped
+LOOK = 0.1  # seconds between two checks of the runs
+LOSSES = 3  # losses that a trial survives; one more makes it fail
+PATIENCE = 60.0  # seconds for runs to checkpoint and end when the study is stopped
 
 
 @dataclasses.dataclass
 class Slot:
-    """A worker: its trial, the runs of that, and what follows once their processes have ended."""
+    """A worker: its trial with its runs, and what to do once their processes have ended."""
 
     number: int
     trial: int = -1
-    end: int = 0  # the phase that is trained for
-    seed: int | None = None  # of a confirmation
+    end: int = 0  # phase at which the task ends
+    seed: int | None = None  # in the confirmation
     runs: list[SeedRun] = dataclasses.field(default_factory=list)
     then: Literal["", "free", "report", "lost"] = ""  # "": it trains
-    why: str = ""  # of a loss or a failure
-    heard: float = 0.0  # when there were metrics last, on the monotonic clock
+    why: str = ""  # reason of a loss or a failure
+    heard: float = 0.0  # monotonic time of the last metrics
 
     @property
     def busy(self) -> bool:
@@ -48,7 +48,7 @@ class Slot:
 
 
 class Runner:
-    """Runs a study from where its book is to its end. `tell` hears every event."""
+    """Runs a study from the current state of its book to its end. `tell` receives every event."""
 
     def __init__(
         self, plan: Plan, book: Book, folder: Path, trainings: Trainings, tell: Callable[[Event], None] = lambda e: None
@@ -61,7 +61,7 @@ class Runner:
         self._race: tuple[int, list[tuple[int, int]]] | None = None  # seeds tested, and those that are still to test
 
     def run(self, stopped: Callable[[], bool]) -> bool:
-        """To the end, or until `stopped`: then every run has a checkpoint. Whether it came to the end."""
+        """Run until the study ends, or until `stopped`, with a checkpoint of every run. Whether the study ended."""
         for fill in (self._search, self._confirm):
             while not stopped():
                 for slot in self.slots:
@@ -93,10 +93,10 @@ class Runner:
         runs = [run.training for slot in self.slots for run in slot.runs]
         self._trainings.wait([run for run in runs if run is not None and run.code is None], LOOK)
 
-    # Giving trials to slots
+    # Assigning trials to slots
 
     def _search(self, slot: Slot) -> bool:
-        """Give the slot a trial; False if there is none for it now."""
+        """Assign a trial to the slot; False if there is none now."""
         trial = self._next()
         if trial is not None:
             self._start(slot, trial)
@@ -136,7 +136,7 @@ class Runner:
             self._train(slot, folder, self.plan.settings(trial.settings, seed))
 
     def _home(self, trial: Trial) -> Path:
-        """The folder of a trial's runs; after a copy, another one."""
+        """The folder of a trial's runs; a new one after each copy."""
         folder = self.folder / "trials" / f"{trial.number:03d}"
         if not trial.copies:
             return folder
@@ -144,12 +144,12 @@ class Runner:
         return folder / f"phase-{unit}-from-{source:03d}"
 
     def _confirm(self, slot: Slot) -> bool:
-        """Give the slot a fresh seed of one of the best; False if there is none for it now."""
+        """Assign a fresh seed of one of the best trials to the slot; False if there is none now."""
         if self.plan.confirm is None:
             return False
         held = {(other.trial, other.seed) for other in self.slots if other.busy}
         tested = sum(map(len, self.book.course.tests.values()))
-        if self._race is None or self._race[0] != tested:  # its intervals take a while
+        if self._race is None or self._race[0] != tested:  # cached: its intervals are slow to compute
             self._race = (tested, still_to_test(self.plan, self.book.course))
         for number, seed in self._race[1]:
             if (number, seed) not in held:
@@ -169,10 +169,10 @@ class Runner:
         slot.runs.append(run)
         run.train(slot.end)
 
-    # Watching them
+    # Watching slots
 
     def _look(self, slot: Slot) -> None:
-        heard = [run.look() for run in slot.runs]  # every one of them
+        heard = [run.look() for run in slot.runs]  # a list, so that every run is polled
         if any(heard):
             slot.heard = time.monotonic()
         if slot.then:
@@ -199,7 +199,7 @@ class Runner:
                 self._report(slot)
 
     def _end(self, slot: Slot, then: Literal["free", "report"], why: str = "", *, pause: bool = True) -> None:
-        """Ask for checkpoints; what follows happens once the processes have ended."""
+        """Ask for checkpoints; `then` happens once the processes have ended."""
         slot.then, slot.why = then, why
         for run in slot.runs:
             if run.training is not None and run.code is None:
@@ -239,7 +239,7 @@ class Runner:
         slot.runs = []
 
     def _report(self, slot: Slot) -> None:
-        """Hand the phase's score to the scheduler, and do as it decides."""
+        """Report the phase's score to the scheduler, and follow its decision."""
         trial, scores = self.book.course.trials[slot.trial], self._scores(slot)
         value = math.fsum(scores) / len(scores)
         why = slot.why or ("no episode ended" if math.isnan(value) else "")
@@ -267,7 +267,7 @@ class Runner:
         )
         if decision.verdict != "continue":
             self._end(slot, "free", pause=decision.verdict == "pause")
-        elif self.scheduler.copies:  # its processes have ended, perhaps for another checkpoint
+        elif self.scheduler.copies:  # its processes have ended, perhaps to write a checkpoint
             slot.runs = []
             self._start(slot, trial)
         else:
@@ -278,7 +278,7 @@ class Runner:
     # Leaving
 
     def _leave(self) -> None:
-        """Every run checkpoints and ends; those that do not in time are killed. Their tasks stay open in the ledger."""
+        """End every run with a checkpoint; kill those that take too long. Their tasks stay open in the ledger."""
         for slot in self.slots:
             if slot.busy and not slot.then:
                 self._end(slot, "free")

@@ -1,7 +1,7 @@
-"""Where configurations come from: `random`, `grid`, Optuna's `tpe` and `cmaes`, or a sampler of the user's own.
+"""Samplers of configurations: `random`, `grid`, Optuna's `tpe` and `cmaes`, or a user's own sampler.
 
-All are Optuna samplers. `random` and `grid` give trial i the same configuration in every study with the same seed, whichever
-scheduler asks in whichever order, so that schedulers can be compared on equal trials.
+All are Optuna samplers. `random` and `grid` give trial i the same configuration in every study with the same seed, for every
+scheduler and in any order, so that schedulers can be compared on equal trials.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from shoal.core.errors import BadInput, nearest
 from shoal.tuning.spaces import Choice, Domain, Real, Value, sample
 
 SAMPLERS = ("random", "tpe", "cmaes", "grid")
-_MANY = 10_000  # points of a grid
+_MANY = 10_000  # most points of a grid
 
 
 class Drawn(BaseSampler):
-    """Settings that a function of the trial's number gives."""
+    """A sampler whose settings are a function of the trial's number."""
 
     def __init__(self, draw: Callable[[int], Mapping[str, Value]], trial: int) -> None:
         self._settings = draw(trial)
@@ -44,8 +44,8 @@ class Drawn(BaseSampler):
 
 
 def make_sampler(name: str, space: Mapping[str, Domain], *, seed: int, trial: int) -> BaseSampler:
-    """The sampler that draws configuration `trial`. Its state is the study: a resumed one goes on as if never stopped."""
-    own = seed * 1_000_003 + trial  # a stream for each trial, or a resumed study would draw its first ones again
+    """The sampler for configuration `trial`. It has no state of its own, so a resumed study continues as if never stopped."""
+    own = seed * 1_000_003 + trial  # a stream per trial; otherwise a resumed study would repeat its first draws
     if name == "random":
         return Drawn(lambda number: sample(space, seed=seed, trial=number), trial)
     if name == "grid":
@@ -62,7 +62,7 @@ def make_sampler(name: str, space: Mapping[str, Domain], *, seed: int, trial: in
 
 
 def check_sampler(name: str, space: Mapping[str, Domain], trials: int) -> None:
-    """`BadInput` for an unknown sampler, one that is not installed, or a grid that does not fit."""
+    """Raise `BadInput` for an unknown sampler, one that is not installed, or a grid that does not fit."""
     if name == "grid":
         points = len(grid(space))
         if trials > points:
@@ -73,7 +73,7 @@ def check_sampler(name: str, space: Mapping[str, Domain], trials: int) -> None:
         except ImportError:
             raise BadInput("--sampler cmaes needs a package that is not installed: pip install cmaes") from None
         if all(isinstance(domain, Choice) for domain in space.values()):
-            raise BadInput("--sampler cmaes: the space has lists alone; it needs a range, such as log(1e-5,1e-2)")
+            raise BadInput("--sampler cmaes: the space has only lists; it needs a range, such as log(1e-5,1e-2)")
     elif name not in SAMPLERS:
         if ":" not in name:
             words = f"There are: {', '.join(SAMPLERS)}, or an import path pkg.module:Sampler."
@@ -82,7 +82,7 @@ def check_sampler(name: str, space: Mapping[str, Domain], trials: int) -> None:
 
 
 def grid(space: Mapping[str, Domain]) -> list[dict[str, Value]]:
-    """Every combination. `BadInput` for a range of real numbers, which has no points."""
+    """Every combination of values. `BadInput` for a range of real numbers, which has no grid."""
     axes: list[list[Value]] = []
     count = 1
     for name, domain in space.items():
@@ -104,5 +104,5 @@ def _imported(path: str) -> BaseSampler:
     except (ImportError, AttributeError, TypeError, ValueError) as error:
         raise BadInput(f"cannot make the sampler {path!r}: {error}") from None
     if not isinstance(made, BaseSampler):
-        raise BadInput(f"{path!r} is no sampler of Optuna: expected an optuna.samplers.BaseSampler")
+        raise BadInput(f"{path!r} is not an Optuna sampler: expected an optuna.samplers.BaseSampler")
     return made

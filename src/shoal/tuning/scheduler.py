@@ -1,8 +1,8 @@
-"""What a scheduler is: it says what a free worker does next, and what becomes of a trial that reports.
+"""Protocol of schedulers: a scheduler decides what a free worker does next, and what happens to a trial that reports.
 
 A trial is one configuration, numbered from 0 in the order of sampling. Its training is counted in units (phases). A scheduler
-draws no random numbers and looks at no clock: its answers are a function of the calls made so far, so a study can be
-replayed from its log. The same schedulers serve `simulate` and real runs.
+uses neither random numbers nor a clock: its answers are a function of the calls made so far, so a study can be replayed from
+its log. `simulate` and real studies use the same schedulers.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from typing import Any, Literal, NamedTuple, Protocol
 
 from shoal.core.errors import BadInput
 
-# continue: the worker goes on with the same trial. pause: the trial keeps its checkpoint, the worker is free. stop: the trial
-# is evicted. complete: it has done all its units.
+# continue: the worker continues the same trial. pause: the trial keeps its checkpoint, the worker is free. stop: the trial is
+# evicted. complete: it has trained all its units.
 Verdict = Literal["continue", "pause", "stop", "complete"]
 
 _ROUNDING = 1e-9  # sqrt(.0841) * 100 is 28.999999999999996, and means 29
 
 
 class Task(NamedTuple):
-    """A piece of training: from `begin` units, out of the trial's checkpoint where that is above 0, to a report at `end`."""
+    """A piece of training from `begin` units, from the trial's checkpoint if that is above 0, to a report at `end`."""
 
     trial: int
     begin: int
@@ -36,22 +36,22 @@ class Decision(NamedTuple):
     verdict: Verdict
     end: int  # where the next report is due if the verdict is `continue`, else `unit`
     stopped: tuple[int, ...] = ()  # paused trials that this report ends
-    source: int | None = None  # the trial whose checkpoint and settings replace this one's before it goes on
+    source: int | None = None  # the trial whose checkpoint and settings replace this one's before it continues
 
 
 class Scheduler(Protocol):
-    """Calls come in any order of trials; reports of one trial come in the order of its units."""
+    """A scheduler. Trials may be called in any order; reports of one trial come in the order of its units."""
 
-    trials: int  # configurations that will be asked for
-    units: int  # the most training of one trial
-    copies: bool  # a trial may go on from another's checkpoint, so each saves one at every report
+    trials: int  # number of configurations
+    units: int  # units of a full training
+    copies: bool  # a trial may continue from another's checkpoint, so each saves one at every report
 
     def next(self) -> Task | None:
-        """What a free worker does now. None: nothing until the next report, and nothing at all if no trial is running."""
+        """The task of a free worker. None: wait for the next report, or the study is over if no trial is running."""
         ...
 
     def report(self, trial: int, unit: int, value: float) -> Decision:
-        """Higher values are better; NaN is the worst. A report made twice is answered as the first time."""
+        """Decide on a report. Higher values are better; NaN is the worst. A repeated report gets the same decision."""
         ...
 
 
@@ -59,23 +59,23 @@ Key = tuple[bool, float, int]
 
 
 def tie(trial: int, unit: int) -> int:
-    """A fixed, arbitrary number for (trial, unit): the order of equal values, without favour for early or late trials."""
+    """A fixed pseudo-random number for (trial, unit): it orders equal values without favouring early or late trials."""
     return int.from_bytes(hashlib.blake2b(b"%d/%d" % (trial, unit), digest_size=8).digest(), "big")
 
 
 def key(trial: int, unit: int, value: float) -> Key:
-    """Sorts reports from worst to best. NaN comes first, before minus infinity; no two trials are equal."""
+    """Sort key of reports, from worst to best. NaN comes first, before minus infinity; no two trials are equal."""
     lost = math.isnan(value)
     return (not lost, 0.0 if lost else value, tie(trial, unit))
 
 
 def floor(value: float) -> int:
-    """The whole part, where a whole number may have been rounded to just below itself."""
+    """Floor of a number that may be a whole number rounded to just below itself."""
     return math.floor(value + _ROUNDING)
 
 
 def at_least(name: str, value: Any, least: int) -> int:
-    """`value`, or `BadInput` with the rule."""
+    """Return `value`, or raise `BadInput` with the rule."""
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
         raise BadInput(f"{name} is {value!r}: expected a whole number, at least {least}")
     return value

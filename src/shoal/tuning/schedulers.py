@@ -15,13 +15,13 @@ from shoal.tuning.scheduler import RunAll, Scheduler
 
 
 class Budget(NamedTuple):
-    """What schedulers are made from; each reads what concerns it."""
+    """Settings of schedulers; each scheduler reads the ones it needs."""
 
     trials: int
     phases: int
-    eviction: float = 0.25  # HyperTrick: the share that goes in each phase
-    eta: int = 2  # halving, HyperBand, ASHA: one in `eta` rises
-    seed: int = 0  # PBT: which of the best is copied
+    eviction: float = 0.25  # HyperTrick: share of trials stopped in each phase
+    eta: int = 2  # halving, HyperBand, ASHA: one in `eta` trials is promoted
+    seed: int = 0  # PBT: choice of the copied member
 
 
 SCHEDULERS: dict[str, Callable[[Budget], Scheduler]] = {
@@ -35,7 +35,7 @@ SCHEDULERS: dict[str, Callable[[Budget], Scheduler]] = {
 
 
 def make_scheduler(name: str, budget: Budget) -> Scheduler:
-    """By its name, or by the import path pkg.module:Class of one that is made from a `Budget`.
+    """Create a scheduler by name, or by the import path pkg.module:Class of one that takes a `Budget`.
 
     `BadInput` names the nearest scheduler, or the setting that is wrong.
     """
@@ -54,5 +54,5 @@ def _imported(path: str, budget: Budget) -> Scheduler:
     except (ImportError, AttributeError, TypeError, ValueError) as error:
         raise BadInput(f"cannot make the scheduler {path!r}: {error}") from None
     if missing:
-        raise BadInput(f"{path!r} is no scheduler: it has no {', '.join(missing)} (shoal.tuning.scheduler.Scheduler)")
+        raise BadInput(f"{path!r} is not a scheduler: it lacks {', '.join(missing)} (shoal.tuning.scheduler.Scheduler)")
     return made

@@ -1,4 +1,4 @@
-"""Many simulated repetitions of several methods on the same trials: what each costs, as rows of a table."""
+"""Repeated simulations of several methods on the same trials, as rows of a table."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from shoal.studies.statistics import interval
 from shoal.tuning.schedulers import Budget, make_scheduler
 from shoal.tuning.simulate import Metric, Schedule, draw_trials, simulate
 
-# {method: its scheduler}. Random search is no scheduling at all.
+# {method: its scheduler}. Random search has no early stopping.
 METHODS = {
     "hypertrick": "hypertrick",
     "sh": "sh",
@@ -48,9 +48,9 @@ class SimulateConfig:
     methods: tuple[str, ...] = tuple(METHODS)
     """hypertrick, sh, hyperband, asha, pbt, random"""
     eviction: tuple[float, ...] = (0.25, 0.5)
-    """HyperTrick's rates; each is a method of its own"""
+    """HyperTrick's eviction rates; each counts as a method"""
     eta: Several = 2
-    """sh, hyperband and asha keep one trial in eta"""
+    """sh, hyperband and asha keep one in this many trials"""
     checkpoint: NonNegativeFloat = 0.0
     """time to save a checkpoint, and to load one"""
     metric: Metric = "constant"
@@ -59,17 +59,17 @@ class SimulateConfig:
     repeats: Positive = 100
     """simulated studies of each method"""
     seed: NonNegative = 0
-    """of the trials; every method meets the same ones"""
+    """seed of the trials, which are the same for every method"""
 
     def __post_init__(self) -> None:
         if not self.methods:
-            raise BadInput(f"--methods names none; there are: {', '.join(METHODS)}")
+            raise BadInput(f"--methods is empty; there are: {', '.join(METHODS)}")
         for name in self.methods:
             if name not in METHODS:
                 offer = nearest(name, METHODS)
                 raise BadInput(f"--methods has {name!r}: unknown method.{offer} There are: {', '.join(METHODS)}.")
         if not self.eviction and "hypertrick" in self.methods:
-            raise BadInput("--eviction names no rate; hypertrick needs one between 0 and 1")
+            raise BadInput("--eviction is empty; hypertrick needs a rate between 0 and 1")
 
 
 class Method(NamedTuple):
@@ -80,14 +80,14 @@ class Method(NamedTuple):
 
 class Measured(NamedTuple):
     method: Method
-    measures: dict[str, list[float]]  # {of MEASURES: one value a repetition}
-    first: Schedule  # of the first repetition, for its picture
+    measures: dict[str, list[float]]  # {name in MEASURES: one value per repetition}
+    first: Schedule  # of the first repetition, for the Gantt chart
 
     def mean(self, measure: str) -> float:
         return float(np.mean(self.measures[measure]))
 
     def values(self) -> dict[str, Any]:
-        """{measure: mean and 95 % interval}, as comparisons have them."""
+        """{measure: mean and 95 % interval}, in the format of comparisons."""
         return {
             name: {"mean": float(np.mean(each)), "ci": list(interval(each) or ()) or None}
             for name, each in self.measures.items()
@@ -100,13 +100,13 @@ def methods_of(config: SimulateConfig) -> list[Method]:
         for rate in dict.fromkeys(config.eviction) if name == "hypertrick" else (0.25,):
             label = f"hypertrick r={rate:g}" if name == "hypertrick" else name
             budget = Budget(config.trials, config.phases, rate, config.eta, config.seed)
-            make_scheduler(METHODS[name], budget)  # a bad setting is refused before anything runs
+            make_scheduler(METHODS[name], budget)  # raises for a bad setting before anything runs
             found.append(Method(label, METHODS[name], budget))
     return found
 
 
 def measure(config: SimulateConfig, tell: Callable[[int, int, str], None] | None = None) -> list[Measured]:
-    """Every method on the same `repeats` draws of trials."""
+    """Simulate every method on the same `repeats` draws of trials."""
     methods = methods_of(config)
     drawn = [
         draw_trials(
@@ -133,7 +133,7 @@ def measure(config: SimulateConfig, tell: Callable[[int, int, str], None] | None
 
 
 def gantt(measured: Sequence[Measured], name: str, title: str) -> dict[str, Any]:
-    """The first repetition of each method as data of a picture (`observe.gantt`)."""
+    """The first repetition of each method as data for `observe.gantt`."""
     panels = []
     for one in measured:
         schedule = one.first
@@ -160,7 +160,7 @@ def gantt(measured: Sequence[Measured], name: str, title: str) -> dict[str, Any]
             }
         )
     hint = (
-        "One simulated study a method, all on the same trials. A bar is a trial on a node, its number inside; a cross is an "
-        "eviction, a dot a complete training, a triangle a trial that is taken up again from its checkpoint."
+        "One simulated study per method, all on the same trials. A bar is a trial on a node, with its number inside; a cross is an "
+        "eviction, a dot a complete training, a triangle a trial that resumes from its checkpoint."
     )
     return {"kind": "gantt", "name": name, "title": title, "hint": hint, "panels": panels}

@@ -1,15 +1,15 @@
 """Schedules without training: a discrete-event model of any scheduler on n nodes.
 
-A trial has a speed and a value to report after each unit, drawn beforehand, so that all schedulers meet the same trials. The time
-of a unit is lognormal with mean 1 and spread `sigma`, one draw a trial: what makes a configuration slow (a longer unroll, a wider
-net) makes all its phases slow. `checkpoint` is the time to save or to load one: a pause saves; a node that takes up a trial which
-it does not hold any more loads, and so does a trial that copies another.
+A trial has a speed and a value to report after each unit, drawn beforehand, so that all schedulers see the same trials. The time
+of a unit is lognormal with mean 1 and spread `sigma`, one draw per trial: a slow configuration (a longer unroll, a wider net) is
+slow in all its phases. `checkpoint` is the time to save or to load one. A pause saves; a node loads if it resumes a trial that
+it no longer holds, or if its trial copies another.
 
     metric          what a trial reports
     constant        its own quality in every phase: ranks never change
     exchangeable    a fresh draw in every phase: what HyperTrick's expectation assumes
-    slow            its own quality, the better the slower: good trials arrive last
-    walk            a sum of as many draws as units: curves cross, and early reports tell only part of the end
+    slow            its own quality, and better trials are slower: good trials arrive last
+    walk            the sum of one draw per unit: curves cross, and early reports say little about the final score
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ METRICS: tuple[Metric, ...] = ("constant", "exchangeable", "slow", "walk")
 
 
 class Trials(NamedTuple):
-    """What the model knows of every trial beforehand."""
+    """Speeds and values of all trials, drawn beforehand."""
 
-    times: np.ndarray  # [N] of one unit
-    values: np.ndarray  # [N, units] as reported
+    times: np.ndarray  # [N] time of one unit
+    values: np.ndarray  # [N, units] reported values
 
 
 class Piece(NamedTuple):
@@ -43,11 +43,11 @@ class Piece(NamedTuple):
     end: int
     start: float  # time
     stop: float
-    loading: float  # of that time, at its start
+    loading: float  # part of that time, at its start
     saving: float  # after `stop`
-    resumed: bool  # a context switch: the node had to load what an earlier piece had left
+    resumed: bool  # a context switch: the node had to load the checkpoint of an earlier piece
     value: float  # as reported at `stop`
-    verdict: str  # on that report; `stop` too where a later report of another trial ended this one's pause
+    verdict: str  # on that report; also `stop` if a later report of another trial ended this one's pause
 
 
 class Schedule(NamedTuple):
@@ -59,17 +59,17 @@ class Schedule(NamedTuple):
 
     @property
     def wall(self) -> float:
-        """When the last trial reported."""
+        """Time of the last report."""
         return max(piece.stop for piece in self.pieces)
 
     @property
     def work(self) -> int:
-        """Units that were trained."""
+        """Number of trained units."""
         return sum(piece.end - piece.begin for piece in self.pieces)
 
     @property
     def alpha(self) -> float:
-        """The completion rate: work over that of training every trial to the end."""
+        """Completion rate: trained units as a share of the units of all trials trained to the end."""
         return self.work / (self.trials * self.units)
 
     @property
@@ -78,23 +78,23 @@ class Schedule(NamedTuple):
 
     @property
     def idle(self) -> float:
-        """The share of the nodes' time without training."""
+        """Share of the nodes' time without training."""
         trained = sum(piece.stop - piece.start - piece.loading for piece in self.pieces)
         return 1 - trained / (self.nodes * self.wall)
 
     @property
     def to_best(self) -> float:
-        """When the best value was reported."""
+        """Time at which the best value was reported."""
         return max(self.pieces, key=lambda piece: (piece.value, -piece.stop)).stop
 
     @property
     def found(self) -> float:
-        """1 if the trial that would have won, had all been trained to the end, was trained to the end; else 0."""
+        """1 if the trial with the best final value was trained to the end, else 0."""
         return float(any(piece.verdict == "complete" and piece.value >= self.winner for piece in self.pieces))
 
 
 def draw_trials(count: int, units: int, *, sigma: float, metric: Metric = "constant", seed: int = 0) -> Trials:
-    """`BadInput` for a spread below 0 or an unknown metric."""
+    """Draw trials. `BadInput` for a spread below 0 or an unknown metric."""
     at_least("trials", count, 1), at_least("phases", units, 1)
     if not 0 <= sigma < 10:
         raise BadInput(f"sigma is {sigma!r}: expected a number from 0 to 10")
@@ -131,15 +131,15 @@ class _Model:
         self._scheduler, self._trials, self._checkpoint = scheduler, trials, checkpoint
         self._nodes = nodes
         self._idle = set(range(nodes))
-        self._held: dict[int, int] = {}  # {trial: the node in whose memory it is}
-        self._memory: dict[int, int] = {}  # {node: the trial in it}
+        self._held: dict[int, int] = {}  # {trial: the node that holds it in memory}
+        self._memory: dict[int, int] = {}  # {node: the trial that it holds}
         self._running: dict[int, _Running] = {}
-        self._copying: set[int] = set()  # trials that load another's checkpoint before they go on
-        self._as: dict[int, int] = {}  # {trial: whose values it has, since it copied that one}
+        self._copying: set[int] = set()  # trials that load another's checkpoint before they continue
+        self._as: dict[int, int] = {}  # {trial: the copied trial whose values it now has}
         self._order = itertools.count()
         self._events: list[tuple[float, int, int]] = []  # (time, order, node)
         self._pieces: list[Piece] = []
-        self._last: dict[int, int] = {}  # {trial: where its last piece is}
+        self._last: dict[int, int] = {}  # {trial: index of its last piece}
 
     def run(self) -> Schedule:
         self._fill(0.0)
@@ -150,13 +150,13 @@ class _Model:
                 if node in self._running:
                     self._report(node, now)
                 else:
-                    self._idle.add(node)  # it has saved
+                    self._idle.add(node)  # after saving
             self._fill(now)
         s = self._scheduler
         return Schedule(self._nodes, s.trials, s.units, self._pieces, float(self._trials.values[: s.trials, -1].max()))
 
     def _fill(self, now: float) -> None:
-        """Give tasks to idle nodes; a trial goes to the node that still holds it, where that one is idle."""
+        """Give tasks to idle nodes; a trial prefers the node that still holds it, if that one is idle."""
         tasks: list[Task] = []
         while len(tasks) < len(self._idle):
             task = self._scheduler.next()

@@ -4,9 +4,9 @@
     uniform(0,0.1)       a number                            0.0..0.1 is the same
     logint(2,100)        a whole number, uniform in its logarithm
     int(1,8)  int(16,128,16)   a whole number, with a step   1..8 is int(1,8)
-    .9,.95,.99           one of these; semicolons separate values that have commas themselves (64,64;128,128)
+    .9,.95,.99           one of these; semicolons separate values that contain commas (64,64;128,128)
 
-Both ends belong to a range.
+Ranges include both ends.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _RESAMPLE = 0.25
 
 
 def parse_space(entries: Sequence[str], known: Collection[str] | None = None) -> Space:
-    """{name: domain} of `NAME=VALUES` entries. `known` are the names that may vary; None accepts any."""
+    """Parse `NAME=VALUES` entries: {name: domain}. `known` are the allowed names; None accepts any."""
     space: Space = {}
     for entry in entries:
         name, equals, text = entry.partition("=")
@@ -70,7 +70,7 @@ def parse_space(entries: Sequence[str], known: Collection[str] | None = None) ->
 
 
 def parse_domain(text: str) -> Domain:
-    """The part after `NAME=`."""
+    """Parse the part after `NAME=`."""
     text = text.strip()
     if not text:
         raise BadInput("it has no values")
@@ -103,7 +103,7 @@ def _call(kind: str, words: list[str]) -> Domain:
     ends = [_number(word, whole) for word in words]
     low, high = ends[0], ends[1]
     if kind.startswith("log") and low <= 0:
-        raise BadInput(f"{kind} needs ends above 0, and {words[0]} is not")
+        raise BadInput(f"{kind} needs ends above 0, not {words[0]}")
     if low >= high:
         raise BadInput(f"the range is empty: {words[0]} is not below {words[1]}")
     if not whole:
@@ -136,7 +136,7 @@ def _value(word: str) -> Value:
 
 
 def written(domain: Domain) -> str:
-    """The text that `parse_domain` reads back."""
+    """Format a domain as text that `parse_domain` can read."""
     if isinstance(domain, Choice):
         words = [str(value).lower() if isinstance(value, bool) else str(value) for value in domain.values]
         return (";" if any("," in word for word in words) else ",").join(words)
@@ -154,21 +154,21 @@ def draw(domain: Domain, u: float) -> Value:
         low, high = (math.log(domain.low), math.log(domain.high)) if domain.log else (domain.low, domain.high)
         value = low + u * (high - low)
         return min(domain.high, max(domain.low, math.exp(value) if domain.log else value))
-    if domain.log:  # each whole number has the mass of half a unit to either side
+    if domain.log:  # each whole number has the probability mass of half a unit to either side
         low, high = math.log(domain.low - 0.5), math.log(domain.high + 0.5)
         return min(domain.high, max(domain.low, round(math.exp(low + u * (high - low)))))
     return domain.low + domain.step * int(u * ((domain.high - domain.low) // domain.step + 1))
 
 
 def sample(space: Mapping[str, Domain], *, seed: int, trial: int) -> dict[str, Value]:
-    """Configuration number `trial` of `seed`: the same whichever method asks, in whichever order."""
+    """Configuration number `trial` of `seed`, the same for every method and in any order."""
     return {name: draw(domain, uniform(seed, trial, 0, name)) for name, domain in space.items()}
 
 
 def explore(
     space: Mapping[str, Domain], settings: Mapping[str, Value], *, seed: int, trial: int, unit: int
 ) -> dict[str, Value]:
-    """PBT's variation of copied settings: numbers times 0.8 or 1.2, choices to a neighbour, or one in four drawn again."""
+    """PBT's perturbation of copied settings: a number times 0.8 or 1.2, a neighbouring choice, or one time in four a new draw."""
     found = {}
     for name, domain in space.items():
         if uniform(seed, trial, unit, f"{name}?") < _RESAMPLE:
@@ -193,6 +193,6 @@ def _moved(domain: Domain, value: Value, *, up: bool) -> Value:
 
 
 def uniform(seed: int, trial: int, unit: int, name: str) -> float:
-    """A number in [0, 1) that belongs to these four alone."""
+    """A pseudo-random number in [0, 1) determined by these four arguments."""
     digest = hashlib.blake2b(f"{seed}/{trial}/{unit}/{name}".encode(), digest_size=8).digest()
     return (int.from_bytes(digest, "big") >> 11) / (1 << 53)

@@ -1,7 +1,7 @@
-"""Optuna's journal file with a lock that dies with its holder.
+"""Optuna's journal file with a lock that is released when its holder dies.
 
-Optuna's own locks are files that exist or do not: a killed holder stalls every other process for 30 s, and waiters back off up to a
-second. `flock` belongs to an open file, so the kernel releases it when the holder dies and wakes a waiter at once.
+Optuna's own locks are files that exist or not: a killed holder blocks all other processes for 30 s, and waiters back off for up
+to a second. `flock` belongs to an open file, so the kernel releases it when the holder dies and wakes a waiter at once.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ _CHUNK = 1 << 16
 
 
 def open_journal(path: str | Path, *, sync_every: float = 0.0) -> JournalStorage:
-    """The journal file at `path`, made if it is missing, as a storage for any Optuna study.
+    """Open the journal file at `path`, created if it is missing, as a storage for any Optuna study.
 
-    Every entry is on the disk before it is acknowledged. With `sync_every` that is so every so many seconds: what a killed
-    process has entered is never lost, what a power cut takes is at most that long ago. `BadInput` where `path` cannot be a journal.
+    Every entry is synced to disk before it is acknowledged. With `sync_every`, the file is synced only every `sync_every` seconds:
+    a killed process loses nothing, a power cut loses at most that many seconds. `BadInput` if `path` cannot be a journal.
     """
     name = str(path)
     lock = JournalLock(name)
@@ -39,7 +39,7 @@ def open_journal(path: str | Path, *, sync_every: float = 0.0) -> JournalStorage
 
 
 class _JournalFile(JournalFileBackend):
-    """Optuna's file, with fewer waits for the disk."""
+    """Optuna's journal file with fewer syncs to disk."""
 
     def __init__(self, path: str, lock: JournalLock, sync_every: float) -> None:
         super().__init__(path, lock_obj=lock)  # type: ignore[arg-type]  # its base class is private
@@ -63,9 +63,9 @@ class _JournalFile(JournalFileBackend):
 class JournalLock:
     """Exclusive lock on PATH.lock, for Optuna's `lock_obj`; `acquire` also repairs the journal.
 
-    A writer that was killed within an append leaves half a line, and one more append would make the file unreadable. Under
-    the lock no writer can be in the middle of a line, so `acquire` cuts a torn one off. Not for network file systems
-    older than NFSv4.
+    A writer that was killed during an append leaves half a line, and one more append would make the file unreadable. While the
+    lock is held, no writer can be in the middle of a line, so `acquire` cuts off an incomplete one. Not for network file
+    systems older than NFSv4.
     """
 
     def __init__(self, path: str) -> None:
@@ -73,7 +73,7 @@ class JournalLock:
         self._held: int | None = None
 
     def acquire(self) -> bool:
-        # A descriptor of its own each time: two threads of one process exclude each other as two processes do.
+        # A new descriptor each time, so that two threads of one process exclude each other like two processes.
         descriptor = os.open(f"{self._path}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX)

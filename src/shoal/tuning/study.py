@@ -1,7 +1,7 @@
-"""A study in its folder: made, run, stopped, gone on with, read.
+"""A study in its folder: create, run, stop, continue and read it.
 
-study.json       what it tries, with versions and hardware
-study.journal    ledger and Optuna's study (elsewhere with a storage of one's own)
+study.json       its settings, with versions and hardware
+study.journal    ledger and Optuna study (unless --storage names a database)
 trials/003/seed-0/             the run of trial 3 with seed 0
 trials/003/phase-2-from-007/   its runs since it copied trial 7 (pbt)
 confirm/003/seed-1000/         trial 3 again on a fresh seed
@@ -39,19 +39,19 @@ from shoal.tuning.spaces import Choice, Domain, Real, Whole, written
 from shoal.tuning.timeline import Piece, alpha_of, pieces_of, seconds_of, to_best_of
 from shoal.tuning.trainings import Runs, Trainings
 
-NOTE = b"stopping: the trials that run are checkpointed (again to exit now)\n"
+NOTE = b"stopping: checkpointing the running trials (again to exit now)\n"
 OWN = tuple(f.name for f in fields(StudyConfig) if f.name not in ("env", "space", "settings"))
 
 
 class Optimism(NamedTuple):
-    """How much the tuning score of the search's best promised too much."""
+    """Bias of the best tuning score: tuning score minus test score."""
 
     mean: float
     ci: tuple[float, float] | None  # 95 %
 
 
 class Study:
-    """What a study has come to, read from its ledger."""
+    """State and results of a study, read from its ledger."""
 
     def __init__(self, path: Path, plan: Plan, course: Course) -> None:
         self.path, self.plan, self.course = path, plan, course
@@ -61,7 +61,7 @@ class Study:
 
     @classmethod
     def open(cls, path: str | Path) -> Study:
-        """The study in this folder, whether it runs or not. `BadInput` if there is none."""
+        """Open the study in this folder, running or not. `BadInput` if there is none."""
         folder, plan, name = _known(path)
         book = Book.read(open_storage(folder, plan.config.storage), name, plan.space)
         return cls(folder, plan, book.course)
@@ -72,12 +72,12 @@ class Study:
 
     @property
     def trials(self) -> list[Trial]:
-        """By number: `settings`, `value`, `spread`, `unit` (phases done), `state`, `reports`, `copies`."""
+        """All trials by number, with `settings`, `value`, `spread`, `unit` (phases done), `state`, `reports`, `copies`."""
         return [self.course.trials[number] for number in sorted(self.course.trials)]
 
     @property
     def best(self) -> Trial:
-        """The confirmed winner, or without confirmation the best of the search."""
+        """The confirmed winner, or the best trial of the search if there was no confirmation."""
         proven = self.confirmed
         if proven:
             return self.course.trials[proven[0].trial]
@@ -88,12 +88,12 @@ class Study:
 
     @property
     def confirmed(self) -> list[Confirmed]:
-        """The best few on fresh seeds, best first."""
+        """Results of the best trials on fresh seeds, best first."""
         return confirmed(self.plan, self.course)
 
     @property
     def optimism(self) -> Optimism | None:
-        """Tuning score less test score of the search's best; None without confirmation."""
+        """Tuning score minus test score of the search's best trial; None without confirmation."""
         ranked = self.course.ranked()
         for one in self.confirmed:
             if one.trial == ranked[0].number:
@@ -102,20 +102,20 @@ class Study:
 
     @property
     def alpha(self) -> float:
-        """The completion rate: phases trained over those of all trials trained to the end."""
+        """Completion rate: trained phases as a share of the phases of all trials trained to the end."""
         return alpha_of(self.plan, self.course)
 
     @property
     def pieces(self) -> list[Piece]:
-        """Which worker trained which trial when."""
+        """Stretches of training: which worker trained which trial when."""
         return pieces_of(self.course)
 
     def replay(self) -> Replay:
-        """Every decision again from the ledger."""
+        """Repeat every decision from the ledger."""
         return replay(self.plan, self.course)
 
     def command(self, trial: Trial) -> str:
-        """The command line that trains this configuration with Shoal's usual evaluation and report."""
+        """The command line that trains this configuration with the usual evaluation and report."""
         config = self.plan.config
         settings = {**self.plan.settings(trial.settings, config.seed)}
         for name in ("metrics_every", "sinks"):
@@ -125,7 +125,7 @@ class Study:
         return shlex.join(["shoal", "train", config.env, *flags_of(settings)])
 
     def frame(self) -> Any:
-        """A pandas DataFrame, a row a trial. `BadInput` without pandas."""
+        """A pandas DataFrame with a row per trial. `BadInput` if pandas is not installed."""
         try:
             pandas: Any = importlib.import_module("pandas")
         except ImportError:
@@ -133,7 +133,7 @@ class Study:
         return pandas.DataFrame(self.rows())
 
     def rows(self) -> list[dict[str, Any]]:
-        """A row a trial: number, state, phases, value, spread, its settings, and its score on fresh seeds."""
+        """A row per trial: number, state, phases, value, spread, settings, and score on fresh seeds."""
         tested = {one.trial: one.mean for one in self.confirmed}
         return [
             {
@@ -149,7 +149,7 @@ class Study:
         ]
 
     def summary(self) -> dict[str, Any]:
-        """What `summary.json` and the JSON line hold. NaN becomes null."""
+        """Content of `summary.json` and of the JSON line. NaN becomes null."""
         ranked = self.course.ranked()
         best = self.best if ranked else None
         optimism = self.optimism
@@ -179,7 +179,7 @@ class Study:
 
 
 def space_words(space: Mapping[str, Any] | Sequence[str]) -> dict[str, str]:
-    """{name: values in words} of `--space` entries or of a Python mapping, whose values are words, lists or domains."""
+    """{name: values as text} of `--space` entries, or of a mapping whose values are text, lists or domains."""
     if isinstance(space, str):
         raise BadInput(f"space is {space!r}: expected a mapping or a list of NAME=VALUES")
     if not isinstance(space, Mapping):
@@ -213,9 +213,9 @@ def run_study(
     tell: Callable[[Event, Study], None] = lambda event, study: None,
     begun: Callable[[Study], None] = lambda study: None,
 ) -> Study:
-    """Make a study of these values (`StudyConfig`) and run it, or go on with the one in `folder` if it is the same.
+    """Create and run a study with these values (`StudyConfig`), or continue the one in `folder` if it is the same.
 
-    `BadInput` leaves nothing new behind.
+    After `BadInput` nothing new is left behind.
     """
     plan = prepare(make_config(values))
     config = plan.config
@@ -244,7 +244,7 @@ def resume_study(
     tell: Callable[[Event, Study], None] = lambda event, study: None,
     begun: Callable[[Study], None] = lambda study: None,
 ) -> Study:
-    """Go on with a study that was stopped, or whose driver died."""
+    """Continue a study that was stopped, or whose driver died."""
     folder, plan, name = _known(path)
     return _go_on(folder, plan, name, trainings, tell, begun)
 
@@ -284,7 +284,7 @@ def _trainings(plan: Plan) -> Trainings:
 def _known(path: str | Path) -> tuple[Path, Plan, str]:
     folder = Path(path)
     if not (folder / "study.json").is_file():
-        raise BadInput(f"{str(path)!r} is no study: it has no study.json")
+        raise BadInput(f"{str(path)!r} is not a study: it has no study.json")
     stored = read_json(folder / "study.json")
     try:
         plan = prepare(make_config(stored["config"]))
@@ -298,8 +298,8 @@ def _check_same(folder: Path, known: StudyConfig, config: StudyConfig) -> None:
     for name in before:
         if before[name] != now[name] and name != "workers":
             raise BadInput(
-                f"{str(folder)!r} holds a study of another {name}: {_shown(before[name])} there, {_shown(now[name])} here;"
-                " name another folder, or go on with --resume"
+                f"{str(folder)!r} holds a study with another {name}: {_shown(before[name])} there, {_shown(now[name])} here;"
+                " name another folder, or continue with --resume"
             )
 
 

@@ -1,6 +1,6 @@
-"""When a study did what: which worker trained which trial, how much was trained, and when the best was found.
+"""Timeline of a study: which worker trained which trial, how much was trained, and when the best score was found.
 
-Times are seconds of a driver's work: between a stop and the resumption no time passes.
+Times are seconds during which a driver worked: the clock stands still between a stop and the resumption.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def clock(events: list[Event]) -> list[float]:
 
 
 def pieces_of(course: Course) -> list[Piece]:
-    """In the order of their ends. What ran when a driver died or stopped has no end, and is left out."""
+    """Stretches of training, in the order of their ends, without those that a driver's end cut off."""
     pieces: list[Piece] = []
     running: dict[int, tuple[float, int, bool]] = {}  # {slot: (start, begin, resumed)}
     units: dict[int, int] = {}
@@ -72,12 +72,12 @@ def alpha_of(plan: Plan, course: Course) -> float:
 
 
 def seconds_of(course: Course) -> float:
-    """From the first event to the last."""
+    """Seconds from the first event to the last."""
     return clock(course.events)[-1] if course.events else 0.0
 
 
 def to_best_of(course: Course) -> float | None:
-    """When the score of the search's best trial was reported first at its height; None without a score."""
+    """Time at which the best trial first reported its highest score; None without a score."""
     ranked = course.ranked()
     if not ranked:
         return None

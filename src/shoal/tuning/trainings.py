@@ -1,6 +1,6 @@
-"""The trainings of a trial: one run for each seed, watched through its metrics, each in a folder of its own.
+"""The trainings of a trial: one run per seed, each in its own folder, watched through its metrics.
 
-`Trainings` starts them; `Runs` does so as Shoal runs in processes of their own.
+`Trainings` is the protocol that starts them; `Runs` starts Shoal runs in separate processes.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from shoal.run.sinks import read_metrics
 from shoal.studies.handle import RunHandle, wait_for_any
 from shoal.tuning.phases import Phase, Tally
 
-DYING = 30.0  # seconds that a run whose driver was killed has for its checkpoint
+DYING = 30.0  # seconds for a run to write its checkpoint after its driver was killed
 
 
 class Training(Protocol):
-    """A training that was started: `RunHandle` is one."""
+    """A started training, such as `RunHandle`."""
 
     @property
     def code(self) -> int | None: ...
@@ -35,17 +35,17 @@ class Training(Protocol):
 
 
 class Trainings(Protocol):
-    """How trainings are started; `go_on` resumes the one in `folder` from its last checkpoint."""
+    """Starts trainings; `go_on` resumes the one in `folder` from its last checkpoint."""
 
     def start(self, folder: Path, settings: Mapping[str, Any], *, go_on: bool) -> Training: ...
 
     def wait(self, trainings: Sequence[Training], seconds: float) -> None:
-        """Until one of them ends, at most this long."""
+        """Wait until one of them ends, at most this long."""
         ...
 
 
 class Runs:
-    """Shoal runs in processes of their own, which end with this one."""
+    """Shoal runs in separate processes, which end with this one."""
 
     def __init__(self, env: str) -> None:
         self._env = env
@@ -60,7 +60,7 @@ class Runs:
 
 
 class Origin:
-    """Where a folder's run began to count for its trial: at 0, or with the checkpoint of the trial that it copies."""
+    """Start of a run within its trial: 0, or the checkpoint of the trial that it copies."""
 
     def __init__(self, folder: Path) -> None:
         path = folder / "lineage.json"
@@ -68,12 +68,12 @@ class Origin:
         self.unit, self.done = int(found.get("unit", 0)), float(found.get("done", 0.0))
 
     def target(self, phase: Phase, end: int) -> float:
-        """What the run's own count is at the end of phase `end`."""
+        """The run's own count at the end of phase `end`."""
         return self.done + (end - self.unit) * phase.amount
 
 
 class SeedRun:
-    """The run of one seed: started when there is something to train, and counted from its metrics."""
+    """The run of one seed: started if there is something left to train, and measured by its metrics."""
 
     def __init__(self, trainings: Trainings, folder: Path, settings: Mapping[str, Any], phase: Phase) -> None:
         self.folder, self.settings = folder, settings
@@ -81,47 +81,47 @@ class SeedRun:
         self.training: Training | None = None
         self.tally, self.origin = Tally(), Origin(folder)
         holder = holder_of(folder)
-        if holder is not None:  # it ends with the driver that started it, after a checkpoint
+        if holder is not None:  # it ends soon after its driver, with a checkpoint
             wait_for(holder, DYING)
         if holder_of(folder) is not None:
-            raise BadInput(f"{str(folder)!r} is still trained by {holder}: end that process first")
+            raise BadInput(f"{str(folder)!r} is still being trained by {holder}: end that process first")
         steps = Checkpoints(folder / "checkpoints").steps()
         self._go_on = bool(steps)
         if steps:
             self.tally.add(read_metrics(folder / "metrics.jsonl") if (folder / "metrics.jsonl").exists() else [])
             self.tally.cut(steps[0])
-        elif folder.exists():  # killed before its first checkpoint: nothing to go on from
+        elif folder.exists():  # killed before its first checkpoint: nothing to resume
             shutil.rmtree(folder)
 
     def train(self, end: int) -> None:
-        """Start the process, unless the metrics reach the end of phase `end` already."""
+        """Start the process, unless the metrics already reach the end of phase `end`."""
         if self.training is None and self.reached(end) is None:
             settings = self.settings
-            if self._phase.unit == "steps" and self.origin.unit:  # a copy: its source had trained a little more or less
+            if self._phase.unit == "steps" and self.origin.unit:  # a copy: its source stopped a little off the mark
                 steps = self.origin.target(self._phase, int(settings["steps"] / self._phase.amount))
                 settings = {**settings, "steps": round(steps)}
             self.training = self._trainings.start(self.folder, settings, go_on=self._go_on)
 
     def reached(self, end: int) -> int | None:
-        """The line of metrics at which phase `end` was over; None before."""
+        """Line of metrics at which phase `end` was reached; None before that."""
         return self.tally.reached(self._phase.unit, self.origin.target(self._phase, end))
 
     def look(self) -> bool:
-        """Take in new lines of metrics; whether there were any, or the run has ended."""
+        """Read new lines of metrics; whether there were any, or the run has ended."""
         if self.training is None:
             return True
-        ended = self.training.code is not None  # asked first: what a run that has ended wrote is all there
+        ended = self.training.code is not None  # checked first: once a run has ended, its metrics are complete
         rows = self.training.rows()
         self.tally.add(rows)
         return ended or bool(rows)
 
     @property
     def code(self) -> int | None:
-        """The exit code; None while it runs, 0 for one that needed no process."""
+        """The exit code; None while it runs, 0 for a run that needed no process."""
         return 0 if self.training is None else self.training.code
 
     def why_lost(self) -> str:
-        """What ended the process other than the run itself; empty for a run that ended by itself or was refused."""
+        """What ended the process from outside; empty for a run that ended by itself or was refused."""
         if self.training is None or self.code is None or self.code in (1, 2):
             return ""
         if self.code != 0:
@@ -132,9 +132,9 @@ class SeedRun:
 
 
 def copy_run(source: Path, folder: Path, phase: Phase, lineage: Mapping[str, Any]) -> None:
-    """A run folder that goes on from the last checkpoint of another: PBT's exploit.
+    """Create a run folder that continues from the last checkpoint of another run: PBT's exploit.
 
-    `lineage.json` says where it comes from, and what the source had done by then.
+    `lineage.json` names the source and its progress at that checkpoint.
     """
     beside = folder.with_name(f".{folder.name}.part")
     shutil.rmtree(beside, ignore_errors=True)

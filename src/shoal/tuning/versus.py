@@ -1,7 +1,7 @@
-"""HyperTrick against HyperBand on trainings: the slides' table 3, on the same configurations for every method.
+"""HyperTrick against HyperBand on real trainings: the slides' table 3, with the same configurations for every method.
 
-Study s of every method draws its configurations from the same seed, so methods differ in what they stop and when. The best of each
-study is trained again on fresh seeds.
+Study s of every method draws its configurations from the same seed, so methods differ only in what they stop and when. The best
+trial of each study is trained again on fresh seeds.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ GAMES = ("Boxing", "Centipede", "Ms Pacman", "Pong")  # of the slides
 @dataclass(frozen=True, kw_only=True)
 class VersusConfig:
     problems: dict[str, dict[str, Any]]
-    """{name: what `shoal tune` is told besides scheduler and seed}"""
+    """{name: settings of `shoal tune` except scheduler and seed}"""
     methods: tuple[str, ...]
-    """schedulers; hypertrick is held against hyperband"""
+    """schedulers; hypertrick is compared with hyperband"""
     confirm: str
-    """how the best of a study is tested"""
+    """how the best trials of a study are confirmed"""
     workers: Positive
-    """of every study"""
+    """workers of every study"""
     seeds: Positive = 5
     """studies of each method"""
 
 
 def versus(size: Mapping[str, Any], folder: Path, tell: Tell) -> dict[str, Any]:
-    """Wall time, work, time to the best, and the winner on fresh seeds, of every method on every problem."""
-    from shoal.tuning.study import Study, run_study  # late: it brings Optuna
+    """Wall time, work, time to the best score, and the winner on fresh seeds, for every method and problem."""
+    from shoal.tuning.study import Study, run_study  # imported late, because it loads Optuna
 
     told = build(VersusConfig, size)
     rows: list[dict[str, Any]] = []
@@ -87,12 +87,12 @@ def _measured(study: Any) -> dict[str, float]:
 
 
 def _search_seconds(study: Any) -> float:
-    """Up to the last report; confirming is the same for all methods."""
+    """Seconds up to the last report, without the confirmation, which is the same for all methods."""
     return max((piece.stop for piece in study.pieces if piece.verdict != "tested"), default=0.0)
 
 
 def _ratios(trick: list[dict[str, float]], band: list[dict[str, float]]) -> dict[str, Any]:
-    """HyperTrick over HyperBand, study by study."""
+    """Ratio of HyperTrick to HyperBand for each study."""
     values: dict[str, Any] = {}
     for name in ("wall", "to_best"):
         found = [a[name] / b[name] for a, b in zip(trick, band, strict=True) if b[name]]
