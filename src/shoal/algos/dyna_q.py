@@ -270,7 +270,7 @@ class DynaQ:
             following = world_model.step_of(told, scales, obs, member)
             reward = following.reward + (self.config.bonus * scales.reward_unit * apart if explorer else 0.0)
             discount = self.config.gamma * (1.0 - following.done.astype(jnp.float32))
-            # If an episode continues beyond all observed states, the model has missed its end: it learns rare ends last.
+            # If an episode continues where no real action was ever taken, the model missed its end: it learns rare ends last.
             known = following.done | scales.inside(following.obs)
             valid = alive & known & jnp.isfinite(reward)
             row = Transitions(obs, action, reward.astype(jnp.float32), discount, following.obs)
