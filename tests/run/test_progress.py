@@ -7,7 +7,7 @@ import math
 
 import pytest
 
-from shoal.run import progress
+from shoal.run import live
 from shoal.run.progress import Panel, clock, shares, sparkline, status
 
 
@@ -39,7 +39,7 @@ def test_what_roles_say_of_their_work_is_one_line() -> None:
 
 def test_without_a_terminal_it_is_a_line_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [0.0]
-    monkeypatch.setattr(progress.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(live.time, "monotonic", lambda: now[0])
     stream = io.StringIO()
     with Panel("LunarLander-v3", 1000, 200.0, stream=stream) as panel:
         for step in range(1, 101):
@@ -55,7 +55,7 @@ def test_without_a_terminal_it_is_a_line_now_and_then(monkeypatch: pytest.Monkey
 
 def test_on_a_terminal_it_draws_at_most_four_times_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
     now, drawn = [0.0], [0]
-    monkeypatch.setattr(progress.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(live.time, "monotonic", lambda: now[0])
     stream = Terminal()
     panel = Panel("[bold]CartPole[/bold]", 1000, stream=stream)
     draw = panel._draw

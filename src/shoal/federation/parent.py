@@ -376,7 +376,7 @@ class Parent:
             if self.config.updates is not None
             else (f"of {steps:,}", state.steps / steps)
         )
-        self._panel.update(
+        self._panel.show(
             Shown(
                 self._seconds(),
                 state.version,

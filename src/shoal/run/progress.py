@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import math
-import sys
-import time
 from collections.abc import Mapping, Sequence
-from types import TracebackType
-from typing import Any, Self, TextIO
+from typing import Any, NamedTuple, TextIO
+
+from shoal.run.live import LiveDisplay, number
 
 _BARS = "▁▂▃▄▅▆▇█"
 _PHASES = {"collect": "cyan", "learn": "magenta", "broadcast": "yellow", "wait": "bright_black"}
-_REFRESH_S = 0.25
-_LINE_S = 5.0
 
 
 def sparkline(values: Sequence[float], width: int = 40) -> str:
@@ -59,11 +55,19 @@ def status(metrics: Mapping[str, float]) -> tuple[str, ...]:
     return ("  ".join(words),) if words else ()
 
 
-class Panel:
-    """Live display of a run. A context manager: leaving it (or `close`) restores the terminal and leaves the last state visible.
+class Progress(NamedTuple):
+    """The state of a run, for display."""
 
-    `update` may be called after every update of the learner: it draws at most four times a second.
-    """
+    env_steps: int = 0
+    seconds: float = 0.0  # since the first environment step
+    return_mean: float | None = None
+    history: Sequence[float] = ()  # of the mean return
+    times: Mapping[str, float] = {}  # spent in each phase
+    extra: Sequence[str] = ()  # lines below
+
+
+class Panel(LiveDisplay[Progress]):
+    """Live display of a run."""
 
     def __init__(
         self,
@@ -77,28 +81,10 @@ class Panel:
         self.title = title
         self.total_steps = total_steps
         self.target_return = target_return
-        self._stream = stream if stream is not None else sys.stderr
-        self._quiet = quiet
-        self._live: Any = None
-        self._drawn = -math.inf
-        self._last: dict[str, Any] | None = None
-        if not quiet and self._stream.isatty():
-            from rich.console import Console
-            from rich.live import Live
-
-            # No refresh thread: drawing happens in `update`, so it never competes with the learner.
-            self._live = Live(console=Console(file=self._stream), auto_refresh=False, redirect_stdout=False)
-            self._live.start()
+        super().__init__(quiet=quiet, stream=stream)
+        if self._live:
             # The first update may take seconds, while environments are made and code is compiled.
-            self._live.update(self._render(0, 0.0, None, (), {}, ("starting",)), refresh=True)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
+            self._live.update(self._render(Progress(extra=("starting",))), refresh=True)
 
     def update(
         self,
@@ -109,109 +95,54 @@ class Panel:
         times: Mapping[str, float] | None = None,
         extra: Sequence[str] = (),
     ) -> None:
-        """`seconds` since the first environment step, `history` of the mean return, `times` spent in each phase."""
-        if self._quiet:
-            return
-        now = time.monotonic()
-        self._last = {
-            "env_steps": env_steps,
-            "seconds": seconds,
-            "return_mean": return_mean,
-            "history": history,
-            "times": times or {},
-            "extra": extra,
-        }
-        if now - self._drawn >= (_REFRESH_S if self._live else _LINE_S):
-            self._drawn = now
-            self._draw()
+        """Show the fields of `Progress`. May be called after every update of the learner."""
+        self.show(Progress(env_steps, seconds, return_mean, history, times or {}, extra))
 
-    def say(self, message: str) -> None:
-        """Print a line above the panel, even when quiet: it reports a problem."""
-        with contextlib.suppress(OSError):  # as in `_draw`
-            if self._live:
-                self._live.console.print(message, markup=False, highlight=False, soft_wrap=True)
-            else:
-                print(message, file=self._stream, flush=True)
+    def _left(self, now: Progress) -> str:
+        left = now.seconds * max(0, self.total_steps - now.env_steps) / now.env_steps if now.env_steps > 0 else None
+        return f"at most {clock(left)} left"
 
-    def close(self) -> None:
-        """Draw the last state and restore the terminal. May be called twice."""
-        if self._last is not None:
-            self._draw()
-            self._last = None
-        if self._live:
-            self._live.stop()
-            self._live = None
+    def _return(self, now: Progress) -> str:
+        target = "" if self.target_return is None else f" (target {self.target_return:g})"
+        return f"{number(now.return_mean)}{target}"
 
-    def _draw(self) -> None:
-        assert self._last is not None
-        # The terminal may be gone, or a log's disk full: there is no way to report it, and training continues.
-        with contextlib.suppress(OSError):
-            if self._live:
-                self._live.update(self._render(**self._last), refresh=True)
-            else:
-                print(self._line(**self._last), file=self._stream, flush=True)
-
-    def _left(self, env_steps: int, seconds: float) -> float | None:
-        return seconds * max(0, self.total_steps - env_steps) / env_steps if env_steps > 0 else None
-
-    def _line(
-        self,
-        env_steps: int,
-        seconds: float,
-        return_mean: float | None,
-        history: Sequence[float],
-        times: Mapping[str, float],
-        extra: Sequence[str],
-    ) -> str:
-        speed = env_steps / seconds if seconds > 0 else 0.0
+    def _line(self, state: Progress) -> str:
         parts = [
-            f"{self.title}: {env_steps:,} of {self.total_steps:,} steps",
-            f"{speed:,.0f} steps/s",
-            f"return {_number(return_mean)}{self._target()}",
-            f"at most {clock(self._left(env_steps, seconds))} left",
-            " ".join(f"{name} {share:.0%}" for name, share in shares(times).items()),
-            *extra,
+            f"{self.title}: {state.env_steps:,} of {self.total_steps:,} steps",
+            _speed(state),
+            f"return {self._return(state)}",
+            self._left(state),
+            " ".join(f"{name} {share:.0%}" for name, share in shares(state.times).items()),
+            *state.extra,
         ]
         return " | ".join(part for part in parts if part)
 
-    def _target(self) -> str:
-        return "" if self.target_return is None else f" (target {self.target_return:g})"
-
-    def _render(
-        self,
-        env_steps: int,
-        seconds: float,
-        return_mean: float | None,
-        history: Sequence[float],
-        times: Mapping[str, float],
-        extra: Sequence[str],
-    ) -> Any:
+    def _render(self, state: Progress) -> Any:
         from rich.panel import Panel as Frame
         from rich.progress_bar import ProgressBar
         from rich.table import Table
         from rich.text import Text
 
-        speed = env_steps / seconds if seconds > 0 else 0.0
         rows = Table.grid(padding=(0, 2))
         rows.add_column(style="dim", no_wrap=True)
         rows.add_column(no_wrap=True, overflow="ellipsis")
-        rows.add_row("steps", f"{env_steps:,} of {self.total_steps:,}   {speed:,.0f} steps/s")
-        done = min(1.0, env_steps / max(1, self.total_steps))
+        rows.add_row("steps", f"{state.env_steps:,} of {self.total_steps:,}   {_speed(state)}")
+        done = min(1.0, state.env_steps / max(1, self.total_steps))
         rows.add_row("", ProgressBar(total=1.0, completed=done, width=40))
-        rows.add_row("return", Text(f"{_number(return_mean)}{self._target()}", style="bold"))
-        rows.add_row("", Text(sparkline(history), style="green"))
-        rows.add_row("time", f"{clock(seconds)}   at most {clock(self._left(env_steps, seconds))} left")
+        rows.add_row("return", Text(self._return(state), style="bold"))
+        rows.add_row("", Text(sparkline(state.history), style="green"))
+        rows.add_row("time", f"{clock(state.seconds)}   {self._left(state)}")
         bar, legend = Text(), Text()
-        for name, share in shares(times).items():
+        for name, share in shares(state.times).items():
             bar.append("█" * round(share * 40), style=_PHASES[name])
             legend.append(f"{name} {share:.0%}  ", style=_PHASES[name])
         if legend:
             rows.add_row("spent", bar)
             rows.add_row("", legend)
-        for line in extra:
+        for line in state.extra:
             rows.add_row("", Text(line))
         return Frame(rows, title=Text(self.title, style="bold"), title_align="left", expand=False)
 
 
-def _number(value: float | None) -> str:
-    return "-" if value is None or not math.isfinite(value) else f"{value:.1f}"
+def _speed(now: Progress) -> str:
+    return f"{now.env_steps / now.seconds if now.seconds > 0 else 0.0:,.0f} steps/s"

@@ -9,9 +9,9 @@ from typing import ClassVar
 import numpy as np
 
 from shoal.core.errors import BadInput
-from shoal.federation.rules.rounds import check_round, close, gather, settled
-from shoal.federation.rules.rule import Contribution, Memory, Step, columns
-from shoal.federation.wire import Adopts, Takes
+from shoal.federation.rules.rounds import RobustRounds
+from shoal.federation.rules.rule import Memory, Step, columns
+from shoal.federation.wire import Takes
 
 
 def clipped_mean(parent: np.ndarray, children: Sequence[np.ndarray], factor: float) -> np.ndarray:
@@ -40,42 +40,21 @@ def clipped_mean(parent: np.ndarray, children: Sequence[np.ndarray], factor: flo
 
 
 @dataclass(frozen=True, kw_only=True)
-class ClippedMean:
+class ClippedMean(RobustRounds):
     """Settings of the rule."""
 
     about: ClassVar[str] = (
         "rounds; a mean in which no child moves the parent further than the median child, for untrusted ones"
     )
     takes: ClassVar[Takes] = "weights"
-    adopts: ClassVar[Adopts] = "newer"
 
     factor: float = 1.0
     """A child's distance from the parent is clipped to this many times the median distance."""
-    quorum: int = 3
-    """Children that must have pushed before a round can end; at least 3."""
-    grace: float = 5.0
-    """Seconds that a round with a quorum waits for the other connected children."""
 
     def __post_init__(self) -> None:
-        check_round(self.quorum, self.grace, least=3)
+        super().__post_init__()
         if not 0.0 < self.factor < float("inf"):
             raise BadInput(f"factor is {self.factor}; it must be above 0")
 
-    @property
-    def pull(self) -> float:
-        return 1.0
-
-    def receive(self, parent: np.ndarray, memory: Memory, one: Contribution, present: int, now: float) -> Step:
-        return self.tick(parent, gather(memory, one, self.quorum, now), present, now)
-
     def tick(self, parent: np.ndarray, memory: Memory, present: int, now: float) -> Step:
-        memory = settled(memory, self.quorum, now)
-        # Children report their own shares, which cannot be trusted: here all count equally.
-        return close(
-            memory,
-            present,
-            self.grace,
-            now,
-            lambda got: clipped_mean(parent, [c.vector for c in got], self.factor),
-            weighted=False,
-        )
+        return self.ended(memory, present, now, lambda got: clipped_mean(parent, [c.vector for c in got], self.factor))

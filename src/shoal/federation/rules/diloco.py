@@ -8,9 +8,9 @@ from typing import ClassVar
 import numpy as np
 
 from shoal.core.errors import BadInput
-from shoal.federation.rules.rounds import check_round, close, gather, settled
-from shoal.federation.rules.rule import Contribution, Memory, Step, weighted_mean
-from shoal.federation.wire import Adopts, Takes
+from shoal.federation.rules.rounds import Rounds
+from shoal.federation.rules.rule import Memory, Step, weighted_mean
+from shoal.federation.wire import Takes
 
 
 def diloco(
@@ -37,12 +37,11 @@ def diloco(
 
 
 @dataclass(frozen=True, kw_only=True)
-class DiLoCo:
+class DiLoCo(Rounds):
     """Settings of the rule."""
 
     about: ClassVar[str] = "the mean change of a round drives an outer optimiser with momentum (DiLoCo)"
     takes: ClassVar[Takes] = "delta"
-    adopts: ClassVar[Adopts] = "newer"
 
     rate: float = 0.7
     """Outer learning rate."""
@@ -50,29 +49,17 @@ class DiLoCo:
     """Outer momentum, in [0, 1); 0.9 was measured to hurt."""
     nesterov: bool = False
     """Look ahead by the momentum."""
-    quorum: int = 1
-    """Children that must have pushed before a round can end."""
-    grace: float = 5.0
-    """Seconds that a round with a quorum waits for the other connected children."""
 
     def __post_init__(self) -> None:
-        check_round(self.quorum, self.grace)
+        super().__post_init__()
         if not 0.0 < self.rate < float("inf"):
             raise BadInput(f"rate is {self.rate}; it must be above 0")
         if not 0.0 <= self.momentum < 1.0:
             raise BadInput(f"momentum is {self.momentum}; it must lie in [0, 1)")
 
-    @property
-    def pull(self) -> float:
-        return 1.0
-
-    def receive(self, parent: np.ndarray, memory: Memory, one: Contribution, present: int, now: float) -> Step:
-        return self.tick(parent, gather(memory, one, self.quorum, now), present, now)
-
     def tick(self, parent: np.ndarray, memory: Memory, present: int, now: float) -> Step:
-        memory = settled(memory, self.quorum, now)
-        step = close(
-            memory, present, self.grace, now, lambda got: weighted_mean([c.vector for c in got], [c.share for c in got])
+        step = self.ended(
+            memory, present, now, lambda got: weighted_mean([c.vector for c in got], [c.share for c in got])
         )
         if step.parent is None:
             return step

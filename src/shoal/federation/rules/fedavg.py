@@ -8,9 +8,9 @@ from typing import ClassVar
 
 import numpy as np
 
-from shoal.federation.rules.rounds import check_round, close, gather, settled
-from shoal.federation.rules.rule import Contribution, Memory, Step, weighted_mean
-from shoal.federation.wire import Adopts, Takes
+from shoal.federation.rules.rounds import Rounds
+from shoal.federation.rules.rule import Memory, Step, weighted_mean
+from shoal.federation.wire import Takes
 
 
 def fedavg(children: Sequence[np.ndarray], shares: Sequence[float]) -> np.ndarray:
@@ -29,32 +29,13 @@ def fedavg(children: Sequence[np.ndarray], shares: Sequence[float]) -> np.ndarra
 
 
 @dataclass(frozen=True, kw_only=True)
-class FedAvg:
+class FedAvg(Rounds):
     """Settings of the rule."""
 
     about: ClassVar[str] = (
         "the mean of all children's weights, in rounds with a quorum and a grace period for late children"
     )
     takes: ClassVar[Takes] = "weights"
-    adopts: ClassVar[Adopts] = "newer"
-
-    quorum: int = 1
-    """Children that must have pushed before a round can end."""
-    grace: float = 5.0
-    """Seconds that a round with a quorum waits for the other connected children."""
-
-    def __post_init__(self) -> None:
-        check_round(self.quorum, self.grace)
-
-    @property
-    def pull(self) -> float:
-        return 1.0
-
-    def receive(self, parent: np.ndarray, memory: Memory, one: Contribution, present: int, now: float) -> Step:
-        return self.tick(parent, gather(memory, one, self.quorum, now), present, now)
 
     def tick(self, parent: np.ndarray, memory: Memory, present: int, now: float) -> Step:
-        memory = settled(memory, self.quorum, now)
-        return close(
-            memory, present, self.grace, now, lambda got: fedavg([c.vector for c in got], [c.share for c in got])
-        )
+        return self.ended(memory, present, now, lambda got: fedavg([c.vector for c in got], [c.share for c in got]))

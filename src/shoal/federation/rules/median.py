@@ -8,9 +8,9 @@ from typing import ClassVar
 
 import numpy as np
 
-from shoal.federation.rules.rounds import check_round, close, gather, settled
-from shoal.federation.rules.rule import Contribution, Memory, Step, columns
-from shoal.federation.wire import Adopts, Takes
+from shoal.federation.rules.rounds import RobustRounds
+from shoal.federation.rules.rule import Memory, Step, columns
+from shoal.federation.wire import Takes
 
 
 def median(children: Sequence[np.ndarray]) -> np.ndarray:
@@ -32,28 +32,11 @@ def median(children: Sequence[np.ndarray]) -> np.ndarray:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Median:
+class Median(RobustRounds):
     """Settings of the rule."""
 
     about: ClassVar[str] = "rounds; the median of each coordinate, for untrusted children"
     takes: ClassVar[Takes] = "weights"
-    adopts: ClassVar[Adopts] = "newer"
-
-    quorum: int = 3
-    """Children that must have pushed before a round can end; at least 3."""
-    grace: float = 5.0
-    """Seconds that a round with a quorum waits for the other connected children."""
-
-    def __post_init__(self) -> None:
-        check_round(self.quorum, self.grace, least=3)
-
-    @property
-    def pull(self) -> float:
-        return 1.0
-
-    def receive(self, parent: np.ndarray, memory: Memory, one: Contribution, present: int, now: float) -> Step:
-        return self.tick(parent, gather(memory, one, self.quorum, now), present, now)
 
     def tick(self, parent: np.ndarray, memory: Memory, present: int, now: float) -> Step:
-        memory = settled(memory, self.quorum, now)
-        return close(memory, present, self.grace, now, lambda got: median([c.vector for c in got]), weighted=False)
+        return self.ended(memory, present, now, lambda got: median([c.vector for c in got]))

@@ -6,12 +6,16 @@ child waits for it: each continues training from its own weights, and a further 
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
+from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
 from shoal.core.errors import BadInput
 from shoal.federation.rules.rule import Contribution, Memory, Step
+from shoal.federation.wire import Adopts
 
 Average = Callable[[tuple[Contribution, ...]], np.ndarray]
 
@@ -36,7 +40,7 @@ def is_over(memory: Memory, present: int, grace: float, now: float) -> bool:
     return len(memory.pending) >= present or now - memory.quorum_at >= grace
 
 
-def close(memory: Memory, present: int, grace: float, now: float, average: Average, weighted: bool = True) -> Step:
+def close(memory: Memory, present: int, grace: float, now: float, average: Average, weighted: bool) -> Step:
     """Average the pending contributions if the round is over, and clear them."""
     if not is_over(memory, present, grace, now):
         return Step(None, memory)
@@ -45,9 +49,46 @@ def close(memory: Memory, present: int, grace: float, now: float, average: Avera
     return Step(average(memory.pending), memory._replace(pending=(), quorum_at=None), used)
 
 
-def check_round(quorum: int, grace: float, least: int = 1) -> None:
-    """Raise `BadInput` for an impossible quorum or grace period."""
-    if quorum < least:
-        raise BadInput(f"quorum is {quorum}; this rule needs at least {least} children in a round")
-    if not 0.0 <= grace < float("inf"):
-        raise BadInput(f"grace is {grace}; it must be a number of seconds, 0 or more")
+@dataclass(frozen=True, kw_only=True)
+class Rounds(ABC):
+    """Base of rules that work in rounds. Concrete rules say in `tick` how a round is averaged."""
+
+    adopts: ClassVar[Adopts] = "newer"
+    least: ClassVar[int] = 1  # smallest quorum
+    weighted: ClassVar[bool] = True  # contributions count by their shares
+
+    quorum: int = 1
+    """Children that must have pushed before a round can end."""
+    grace: float = 5.0
+    """Seconds that a round with a quorum waits for the other connected children."""
+
+    def __post_init__(self) -> None:
+        if self.quorum < self.least:
+            raise BadInput(f"quorum is {self.quorum}; this rule needs at least {self.least} children in a round")
+        if not 0.0 <= self.grace < float("inf"):
+            raise BadInput(f"grace is {self.grace}; it must be a number of seconds, 0 or more")
+
+    @property
+    def pull(self) -> float:
+        return 1.0
+
+    def receive(self, parent: np.ndarray, memory: Memory, one: Contribution, present: int, now: float) -> Step:
+        return self.tick(parent, gather(memory, one, self.quorum, now), present, now)
+
+    @abstractmethod
+    def tick(self, parent: np.ndarray, memory: Memory, present: int, now: float) -> Step: ...
+
+    def ended(self, memory: Memory, present: int, now: float, average: Average) -> Step:
+        """Average the pending contributions if the round is over."""
+        return close(settled(memory, self.quorum, now), present, self.grace, now, average, self.weighted)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RobustRounds(Rounds):
+    """Base of rules for untrusted children, who report their own shares: all children of a round count equally."""
+
+    least: ClassVar[int] = 3
+    weighted: ClassVar[bool] = False
+
+    quorum: int = 3
+    """Children that must have pushed before a round can end; at least 3."""

@@ -9,9 +9,9 @@ from typing import ClassVar
 import numpy as np
 
 from shoal.core.errors import BadInput
-from shoal.federation.rules.rounds import check_round, close, gather, settled
-from shoal.federation.rules.rule import Contribution, Memory, Step, columns
-from shoal.federation.wire import Adopts, Takes
+from shoal.federation.rules.rounds import RobustRounds
+from shoal.federation.rules.rule import Memory, Step, columns
+from shoal.federation.wire import Takes
 
 
 def trimmed_mean(children: Sequence[np.ndarray], trim: float) -> np.ndarray:
@@ -37,41 +37,21 @@ def trimmed_mean(children: Sequence[np.ndarray], trim: float) -> np.ndarray:
 
 
 @dataclass(frozen=True, kw_only=True)
-class TrimmedMean:
+class TrimmedMean(RobustRounds):
     """Settings of the rule."""
 
     about: ClassVar[str] = (
         "rounds; the mean without each coordinate's largest and smallest values, for untrusted children"
     )
     takes: ClassVar[Takes] = "weights"
-    adopts: ClassVar[Adopts] = "newer"
 
     trim: float = 0.25
     """Share of the children that is cut off at each end, in [0, 0.5); always at least one."""
-    quorum: int = 3
-    """Children that must have pushed before a round can end; at least 3."""
-    grace: float = 5.0
-    """Seconds that a round with a quorum waits for the other connected children."""
 
     def __post_init__(self) -> None:
-        check_round(self.quorum, self.grace, least=3)
+        super().__post_init__()
         if not 0.0 <= self.trim < 0.5:
             raise BadInput(f"trim is {self.trim}; it must lie in [0, 0.5)")
 
-    @property
-    def pull(self) -> float:
-        return 1.0
-
-    def receive(self, parent: np.ndarray, memory: Memory, one: Contribution, present: int, now: float) -> Step:
-        return self.tick(parent, gather(memory, one, self.quorum, now), present, now)
-
     def tick(self, parent: np.ndarray, memory: Memory, present: int, now: float) -> Step:
-        memory = settled(memory, self.quorum, now)
-        return close(
-            memory,
-            present,
-            self.grace,
-            now,
-            lambda got: trimmed_mean([c.vector for c in got], self.trim),
-            weighted=False,
-        )
+        return self.ended(memory, present, now, lambda got: trimmed_mean([c.vector for c in got], self.trim))
