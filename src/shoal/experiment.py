@@ -75,7 +75,7 @@ class Settings:
     until_return: float | None = None
     """stop when the mean of the last 100 training episodes reaches this"""
     until_eval: float | None = None
-    """stop when evaluations beside the training, of 25 fresh episodes each, reach this three times in a row; keep that policy"""
+    """stop when evaluations during training, of 25 fresh episodes each, reach this three times in a row; keep that policy"""
     until_eval_by: Literal["greedy", "sampled"] = "greedy"
     """whether those evaluations use greedy or sampled actions"""
     life_ends: bool | None = None

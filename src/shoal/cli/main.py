@@ -20,7 +20,7 @@ COMMANDS = {
     "eval": "evaluate a run's policy on fresh episodes: shoal eval runs/… --episodes 500",
     "play": "watch a run's policy: shoal play runs/… --video out.mp4",
     "report": "write a run's report.html",
-    "compare": "a grid of trainings side by side: shoal compare CartPole-v1 --topology sync,shared_params --seeds 3",
+    "compare": "compare a grid of trainings: shoal compare CartPole-v1 --topology sync,shared_params --seeds 3",
     "optimize": "learn a tuning law, conditions in, minimiser out: shoal optimize ackley --shift 0.3",
     "reproduce": "repeat a published experiment and compare the numbers: shoal reproduce lto-ackley --quick",
     "tune": "search for the best settings: shoal tune CartPole-v1 --space learning_rate=log(1e-4,1e-1) --trials 16",

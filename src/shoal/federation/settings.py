@@ -67,7 +67,7 @@ class FederationConfig:
     moments: Literal["local", "travel"] = "local"
     """optimiser moments: local keeps them with each child, travel exchanges them with the weights"""
     eval_every: NonNegative = 100
-    """evaluate the parent's weights on 25 episodes after every this many updates, during training; 0 for never"""
+    """updates between two evaluations of the parent's weights, on 25 episodes each, during training; 0 for none"""
     every_episodes: NonNegative = 0
     """children exchange after this many episodes; by default after every update in which an episode ended"""
     every_updates: NonNegative = 0

@@ -36,7 +36,7 @@ class AlphaBeta:
     alpha: float = 0.5
     """How far the parent moves towards the child at every push, in [0, 1]."""
     beta: float = 0.5
-    """How far the child then moves towards the parent, in [0, 1]; 0: children stay independent of each other."""
+    """How far the child then moves towards the parent, in [0, 1]; 0 keeps children independent of each other."""
 
     def __post_init__(self) -> None:
         check_unit("alpha", self.alpha)

@@ -44,7 +44,7 @@ class ClippedMean(RobustRounds):
     """Settings of the rule."""
 
     about: ClassVar[str] = (
-        "rounds; a mean in which no child moves the parent further than the median child, for untrusted ones"
+        "in rounds: a mean in which no child moves the parent further than the median child, for untrusted children"
     )
     takes: ClassVar[Takes] = "weights"
 

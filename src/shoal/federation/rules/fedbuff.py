@@ -44,7 +44,7 @@ class FedBuff:
     adopts: ClassVar[Adopts] = "always"
 
     buffer: int = 3
-    """K: changes that are applied together."""
+    """Number K of changes that are applied together."""
     rate: float = 1.0
     """The parent's learning rate: how much of the mean change is applied."""
 

@@ -35,7 +35,7 @@ def median(children: Sequence[np.ndarray]) -> np.ndarray:
 class Median(RobustRounds):
     """Settings of the rule."""
 
-    about: ClassVar[str] = "rounds; the median of each coordinate, for untrusted children"
+    about: ClassVar[str] = "in rounds: the median of each coordinate, for untrusted children"
     takes: ClassVar[Takes] = "weights"
 
     def tick(self, parent: np.ndarray, memory: Memory, present: int, now: float) -> Step:

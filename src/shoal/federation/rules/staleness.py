@@ -47,7 +47,7 @@ class Staleness:
     alpha: float = 0.6
     """How much of a fresh change is applied, in [0, 1]."""
     power: float = 0.5
-    """a: how fast a change loses weight with tau, the versions since its base; 0: not at all."""
+    """Exponent a of the discount with tau, the versions since a change's base; 0 is no discount."""
 
     def __post_init__(self) -> None:
         check_unit("alpha", self.alpha)

@@ -41,7 +41,7 @@ class TrimmedMean(RobustRounds):
     """Settings of the rule."""
 
     about: ClassVar[str] = (
-        "rounds; the mean without each coordinate's largest and smallest values, for untrusted children"
+        "in rounds: the mean without each coordinate's largest and smallest values, for untrusted children"
     )
     takes: ClassVar[Takes] = "weights"
 
