@@ -8,8 +8,8 @@ a LAN). Modules with training: `child` (`join`: a run that exchanges weights thr
 `judging`, `parent_folder`), `settings`, `vectors`, `local` (parent and children on one machine).
 
 May import: NumPy, msgspec, websockets, `core.errors`; the modules with training may also import `launch`. The others never
-import JAX, so that a light client starts in a fraction of a second. To add a rule: its file and a line in `rules.RULES`.
-Looking for shared weights inside one machine? `topologies.shared_params`. For the protocol specification?
+import JAX, so that a light client starts in a fraction of a second. You may change: add a rule by its file and a line in
+`rules.RULES`. Looking for shared weights inside one machine? `topologies.shared_params`. For the protocol specification?
 `docs/federation.md`.
 """
 

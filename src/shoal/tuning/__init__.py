@@ -9,7 +9,7 @@ study: `pruner`, `distributions` and `storage` (HyperTrick, spaces and the journ
 published tables.
 
 May import: `studies` and everything below it; `optuna` only in `book`, `samplers`, `document`, `pruner`, `distributions` and
-`storage`, so that schedulers and simulation work without it. To add a scheduler: its file and a line in
+`storage`, so that schedulers and simulation work without it. You may change: add a scheduler by its file and a line in
 `schedulers.SCHEDULERS`. Looking for the figures? `observe.gantt` and `observe.study_report`. For grids of trainings?
 `studies.grid`.
 """
