@@ -203,12 +203,17 @@ class TestLearning:
             state = algorithm.settle(state, given)
             assert (params_hash(state.extra["target"]) == params_hash(given)) == (step in moves)
 
-    def test_a_soft_target_follows_the_gradients_of_all_workers(self) -> None:
-        algorithm = make(target_every=1, tau=0.25)
-        algorithm = replace(algorithm, task=algorithm.task._replace(workers=2))
-        state = begin(make(target_every=1, tau=0.25))
-        after = algorithm.settle(state, state.params)
-        expected = 0.75**2 * to_vector(state.extra["target"]) + (1 - 0.75**2) * to_vector(state.params)
+    @pytest.mark.parametrize(("workers", "target_every", "power"), [(2, 1, 2.0), (3, 2, 1.5), (3, 5, 0.6)])
+    def test_a_soft_target_follows_the_gradients_of_all_workers(
+        self, workers: int, target_every: int, power: float
+    ) -> None:
+        algorithm = make(target_every=target_every, tau=0.25)
+        algorithm = replace(algorithm, task=algorithm.task._replace(workers=workers))
+        state = begin(make(target_every=target_every, tau=0.25))
+        given = jax.tree.map(lambda p: p + 1, state.params)
+        after = algorithm.settle(state, given)
+        left = 0.75**power  # of the distance, after one gradient of each worker
+        expected = left * to_vector(state.extra["target"]) + (1 - left) * to_vector(given)
         np.testing.assert_allclose(to_vector(after.extra["target"]), expected, rtol=1e-5, atol=1e-6)
 
     def test_settle_takes_params_from_anywhere(self) -> None:

@@ -121,6 +121,10 @@ CASES = {
     "Pendulum-v1 --algo sac --net actor_critic": ["ActorCritic", "critics"],
     "Pendulum-v1 --algo sac --algo.updates-per-step 1e-5": ["--algo.updates-per-step is 1e-05", "0.001"],
     "Pendulum-v1 --algo td3 --steps 400": ["--algo.warmup is 500", "--steps 400"],
+    "Pendulum-v1 --algo td3 --steps 400 --algo.warmup 10 --algo.batch-size 512": [
+        "--algo.batch-size is 512",
+        "--steps 400",
+    ],
     "own_envs:Unbounded --algo td3": ["own_envs:Unbounded", "no finite bounds", "--algo.action-scale"],
     "CartPole-v1 --algo dqn --algo.capacity 1000000000000": ["--algo.capacity is 1000000000000", "GiB are free"],
     "CartPole-v1 --algo dqn --algo.capacity 100": ["--algo.batch-size is 128", "--algo.capacity 100"],

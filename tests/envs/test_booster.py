@@ -149,9 +149,24 @@ def test_an_unusable_series_is_refused_by_one_line(tmp_path: Path) -> None:
     rows[7, 2] = np.nan
     with pytest.raises(BadInput, match="LINFRQ of row 8 is 'nan'"):
         read_csv(Path(write(path, rows)))
-    rows[:, 2] = 1
+    rows[:, 2] = 103.4  # its deviation is not 0 in single precision
     with pytest.raises(BadInput, match="LINFRQ never changes"):
         read_csv(Path(write(path, rows)))
+    with pytest.raises(BadInput, match="has several columns VIMIN: each may occur once"):
+        read_csv(Path(write(path, np.column_stack([rows, rows[:, 0]]), (*CHANNELS, "B:VIMIN"))))
+
+
+def test_a_long_series_keeps_its_mean() -> None:
+    rows = np.random.default_rng(0).normal(103.4, 0.05, (250_000, 5)).astype(np.float32)
+    series = Series("own", rows)
+    np.testing.assert_allclose(series.mean, rows.astype(np.float64).mean(0), rtol=1e-6)
+    np.testing.assert_allclose(series.scale, 0.05, rtol=0.02)
+
+
+def test_a_first_line_may_begin_with_a_byte_order_mark(tmp_path: Path) -> None:
+    path = Path(write(tmp_path / "own.csv", load().rows[:1200]))
+    path.write_text("\ufeff" + path.read_text())
+    assert read_csv(path).shape == (1200, 5)
 
 
 def test_a_series_has_the_units_of_its_channels() -> None:

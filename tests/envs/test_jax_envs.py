@@ -140,6 +140,8 @@ def test_actions_are_scaled() -> None:
     spec = ActionSpec((Categorical((3,)), Continuous((0.0, -np.inf), (4.0, np.inf))))
     own = to_own(spec, jnp.array([[2.0, -5.0, -5.0], [1.0, 0.5, 7.0]]))
     assert own.tolist() == [[2.0, 0.0, -5.0], [1.0, 3.0, 7.0]]
+    half = ActionSpec((Continuous((0.0, -np.inf), (np.inf, 1.0)),))
+    assert to_own(half, jnp.array([[-5.0, 7.0], [5.0, -7.0]])).tolist() == [[0.0, 1.0], [5.0, -7.0]]
 
 
 @pytest.mark.parametrize("limit", [1, 7])

@@ -127,6 +127,8 @@ def test_continuous_actions_are_clipped_and_scaled() -> None:
     assert decoded.tolist() == [[-2, 0, -50], [0, 5, 0.5], [2, 10, 50]]
     whole = Actions(spaces.Box(0, 4, (1,), np.int64)).decode(np.array([[-9.0], [0.3], [9.0]], np.float32))
     assert whole.tolist() == [[0], [3], [4]] and whole.dtype == np.int64
+    half = Actions(spaces.Box(np.array([0, -np.inf], np.float32), np.array([np.inf, 1], np.float32)))
+    assert half.decode(np.array([[-5, 7], [5, -7]], np.float32)).tolist() == [[0, 1], [5, -7]]
     extreme = spaces.Box(np.finfo(np.float32).min, np.finfo(np.float32).max, (1,), np.float32)
     assert Actions(extreme).decode(np.array([[0.25]], np.float32)).tolist() == [[0.25]]
 

@@ -106,6 +106,13 @@ def test_another_number_of_workers_deals_the_rows_out_again(tmp_path: Path, zero
     assert zeros and max(zeros) == 0.0
 
 
+def test_what_workers_kept_goes_on_inside_one_compiled_function(tmp_path: Path) -> None:
+    uniform = {**DQN, "replay": "uniform"}
+    run = train(tmp_path / "run", "inline", stop_at=2 * CAPACITY, **{**CASES["one replay"], "algo": uniform})
+    reports, rest = again(run, runtime="fused", topology="sequential", actors=1)
+    assert reports[0].metrics["replay/rows"] > 0.7 * CAPACITY and rest.summary["faults"] == 0
+
+
 @pytest.mark.parametrize("change", [{"save_limit": 1e-9}, {"n_step": 3}])
 def test_what_does_not_come_back_is_said(change: dict[str, Any], tmp_path: Path, capsys: Any) -> None:
     """A replay beyond the limit is not saved; it may be allowed later, or have been refused before."""

@@ -33,7 +33,10 @@ def test_critic_loss_against_a_loop(gradient_agrees_with_differences: Callable[.
     expected = sum(w[n] * (y[n] - q[i][n]) ** 2 / 2 / 6 for i in range(2) for n in range(6))
     loss, errors = ops.critic_loss(q, y, w)
     assert float(loss) == pytest.approx(expected, rel=1e-5)
-    np.testing.assert_allclose(errors, y - q.mean(0), rtol=1e-5, atol=1e-6)
+    sizes = [sum(abs(y[n] - q[i][n]) for i in range(2)) / 2 for n in range(6)]
+    np.testing.assert_allclose(errors, sizes, rtol=1e-5, atol=1e-6)
+    _, opposite = ops.critic_loss(np.array([[5.0], [-5.0]]), np.zeros(1), np.ones(1))
+    assert float(opposite[0]) == 5.0, "errors of two critics do not cancel"
     gradient_agrees_with_differences(lambda q: ops.critic_loss(q, y, w)[0], q)
 
 

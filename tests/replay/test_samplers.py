@@ -57,6 +57,36 @@ class TestUniform:
         assert chi_square(place, np.full(45, 1 / 45)) > 0.01
 
 
+class TestWithoutReplacement:
+    def test_rows_of_little_priority_are_not_waited_for(self) -> None:
+        """Of 1,000 rows ten hold all but 1e-5 of the priority: the other six of a minibatch are drawn in one pass."""
+        sampler = make("seeded", slots=1000, replacement=False)
+        sampler.note(np.arange(1000))
+        sampler.feedback(np.arange(1000), np.where(np.arange(1000) < 10, 1.0, 0.0))
+        drawn = sampler.draw(np.random.default_rng(0), np.array([1000]), 200, 16, BETA).indices
+        assert all(len(set(batch)) == 16 for batch in drawn) and all({*range(10)} <= set(batch) for batch in drawn)
+        others = drawn[drawn >= 10] - 10
+        assert len(others) == 200 * 6 and others.max() < 990
+        assert chi_square(others // 99, np.full(10, 0.1)) > 0.01, "the rest are equally likely"
+
+    def test_the_pass_never_draws_an_empty_slot(self) -> None:
+        sampler = make("seeded", slots=1000, replacement=False)
+        sampler.note(np.arange(20))
+        sampler.feedback(np.arange(20), np.where(np.arange(20) < 2, 1.0, 0.0))
+        drawn = sampler.draw(np.random.default_rng(0), np.array([20]), 50, 16, BETA).indices
+        assert drawn.max() < 20 and all(len(set(batch)) == 16 for batch in drawn)
+
+
+def test_an_error_that_is_not_finite_is_refused() -> None:
+    sampler = make("seeded")
+    sampler.note(np.arange(N))
+    for bad in (np.nan, np.inf):
+        with pytest.raises(AssertionError, match="not sound"):
+            sampler.feedback(np.array([7]), np.array([bad]))
+    drawn = sampler.draw(np.random.default_rng(0), SIZES, 100, 16, BETA).indices
+    assert len(set(drawn.ravel().tolist())) == N, "and all rows are drawn as before"
+
+
 @pytest.mark.parametrize("kind", ["seeded", "cpprb"])
 class TestPrioritized:
     def test_frequencies_follow_the_priorities(self, kind: str) -> None:

@@ -208,8 +208,9 @@ class OffPolicy(abc.ABC, Generic[C, N]):
     def followed(self, state: LearnerState, params: Params, every: int, tau: float) -> LearnerState:
         """The state after a gradient. After every `every` gradients, counted over all workers, the target moves by `tau`."""
         workers = self.task.workers
-        step, share = state.step + 1, 1 - (1 - tau) ** max(1, workers // every)
-        due = step % max(1, every // workers) == 0
+        step, period = state.step + 1, max(1, every // workers)  # own gradients between two moves
+        share = 1 - (1 - tau) ** (period * workers / every)
+        due = step % period == 0
 
         def follow(old: Array, new: Array) -> Array:
             return jnp.where(due, new if share == 1 else old + share * (new - old), old)

@@ -138,9 +138,9 @@ def to_own(spec: ActionSpec, action: Array) -> Array:
         if isinstance(part, Continuous):
             low, high = np.array(part.low, np.float32), np.array(part.high, np.float32)
             bounded = np.isfinite(low) & np.isfinite(high)
-            low, high = np.where(bounded, low, -1), np.where(bounded, high, 1)
-            scaled = (high + low) / 2 + jnp.clip(piece, -1, 1) * ((high - low) / 2)
-            piece = jnp.where(bounded, scaled, piece)
+            least, most = np.where(bounded, low, -1), np.where(bounded, high, 1)
+            scaled = (most + least) / 2 + jnp.clip(piece, -1, 1) * ((most - least) / 2)
+            piece = jnp.where(bounded, scaled, jnp.clip(piece, low, high))
         columns.append(piece)
     return jnp.concatenate(columns, axis=1)
 

@@ -200,8 +200,7 @@ class _Leaf:
             return np.asarray((columns.astype(np.int64).reshape(envs, *space.shape) + space.start).astype(space.dtype))
         if isinstance(space, spaces.MultiBinary):
             return columns.astype(np.int8).reshape(envs, *space.shape)
-        value = columns.astype(np.float64) * self.half + self.middle
-        np.copyto(value, np.clip(value, self.low, self.high), where=self.bounded)
+        value = np.clip(columns.astype(np.float64) * self.half + self.middle, self.low, self.high)
         if not np.issubdtype(space.dtype, np.floating):
             value = np.rint(value)
         return np.asarray(value.astype(space.dtype).reshape(envs, *space.shape))

@@ -21,9 +21,9 @@ class StateVectors:
         self.layout = layout_of(like.params)
         self._names = leaf_names(like.params)
         every = leaf_names(like)
-        # Parts of the state with the shape of the params: optimiser moments, target networks.
+        # Parts of the state with the shape of the params: optimiser moments, and target networks of all or some params.
         self.moments = self._shaped_like_params(every, "moments/") if moments else ()
-        self._targets = self._shaped_like_params(every, "extra/")
+        self._targets = tuple(name for name in self._names if f"extra/target/{name}" in set(every))
         self.observed = 0 if like.obs is None else int(np.prod(like.obs.mean.shape))
 
     @property
@@ -80,8 +80,7 @@ class StateVectors:
     ) -> dict[str, np.ndarray]:
         """Leaves of a state with these weights; target networks are equal to them."""
         found = self._leaves("params", weights)
-        for target in self._targets:
-            found |= self._leaves(f"extra/{target}", weights)
+        found |= {f"extra/target/{name}": found[f"params/{name}"] for name in self._targets}
         if counts is not None and self.like.obs is not None:
             found |= {f"obs/{name}": np.asarray(part) for name, part in self.statistics(counts)._asdict().items()}
         return found | self.moment_leaves(moments)

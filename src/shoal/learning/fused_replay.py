@@ -50,12 +50,12 @@ def empty(blueprint: Blueprint) -> DeviceReplay:
 
 
 def restored(blueprint: Blueprint, arrays: Mapping[str, np.ndarray]) -> DeviceReplay:
-    """From a snapshot of this ring, or of any rings with such rows."""
+    """From a snapshot of this ring, or of any rings with such rows, whose learners may have counted steps elsewhere."""
     views = Rings.record(row_record(blueprint), 1, replay_of(blueprint).capacity).empty()
     rings = Rings.over(views)
     rings.restore(arrays)
     rows = type(rows_of(blueprint))(**{name: jnp.asarray(a[0]) for name, a in Rings.rows_of(views).items()})
-    return DeviceReplay(rows, jnp.int32(rings.counts()[0]), jnp.int32(arrays["owed"][0]))
+    return DeviceReplay(rows, jnp.int32(rings.counts()[0]), jnp.int32(arrays["owed"][0] if "owed" in arrays else 0))
 
 
 def snapshot(replay: DeviceReplay) -> dict[str, np.ndarray]:

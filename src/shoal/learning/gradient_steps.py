@@ -27,6 +27,7 @@ class Gradient(NamedTuple):
     metrics: dict[str, float]
     stop: bool  # neither this nor a further gradient of the unroll should be applied
     moved: np.ndarray | None = None  # [groups] bool: parameter groups that it moves; None is all of them
+    errors: np.ndarray | None = None  # [batch] of the rows it was made of, if they were drawn from a replay
 
 
 class GradientSteps(Protocol):
@@ -38,6 +39,9 @@ class GradientSteps(Protocol):
         """Take an unroll in. Returns (state with new statistics, number of gradients due)."""
 
     def gradient(self, state: LearnerState, index: int) -> Gradient: ...
+
+    def learnt(self, first: int, errors: Any) -> None:
+        """Report the errors [count, batch] of sound gradients from `first` on."""
 
     def snapshots(self) -> Snapshot:
         """The data that a successor needs besides the state, by part."""
@@ -98,6 +102,9 @@ class UnrollGradients:
         vector, metrics, stop = self._steps.cut(state, self._batch, self._key, np.int32(epoch), np.int32(part))
         return Gradient(np.asarray(vector), _named(metrics), bool(stop))
 
+    def learnt(self, first: int, errors: Any) -> None:
+        return None
+
     def snapshots(self) -> Snapshot:
         return {}
 
@@ -149,7 +156,10 @@ class ReplayGradients:
         return drawn, key_data(self._seed, LEARNING, self._version, first)
 
     def learnt(self, first: int, errors: Any) -> None:
-        """Report the errors [count, batch] of the gradients from `first` on to a prioritized replay."""
+        """Report the errors [count, batch] of the gradients from `first` on to a prioritized replay.
+
+        Only of sound gradients: an error that is not finite would be a priority that no other row comes near.
+        """
         if self._replay.kind == "prioritized":
             self._memory.feedback(self._batch.indices[first : first + len(errors)], np.asarray(errors))
 
@@ -160,8 +170,8 @@ class ReplayGradients:
         drawn = jax.tree.map(lambda x: np.asarray(x)[index], self._batch.drawn)
         key = key_data(self._seed, LEARNING, self._version, index)
         vector, metrics, errors, moved = self._steps.drawn(state, drawn, key)
-        self.learnt(index, errors[None])
-        return Gradient(np.asarray(vector), self.named(metrics), False, None if moved is None else np.asarray(moved))
+        told = None if moved is None else np.asarray(moved)
+        return Gradient(np.asarray(vector), self.named(metrics), False, told, np.asarray(errors))
 
     def snapshots(self) -> Snapshot:
         if not is_saved(self._blueprint):

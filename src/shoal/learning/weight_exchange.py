@@ -232,7 +232,7 @@ class Sharded:
     def learn(self, state: LearnerState, unroll: Unroll) -> Learning:
         """Each gradient is computed on the newest weights that the servers have published by then."""
         taken, due = self._gradients.take(state, unroll.acted, unroll.trajectory, unroll.version, unroll.progress)
-        state, lag, metrics, depths = taken, 0, dict[str, float](), [self._depth()]
+        state, lag, metrics, depths, sound = taken, 0, dict[str, float](), [self._depth()], True
         for index in range(due):
             if index:
                 state = self._settle(state, self._layout.unpack(self.pull(), state).params)
@@ -240,7 +240,10 @@ class Sharded:
             metrics = gradient.metrics
             if not is_sound(gradient.vector, metrics):  # it is not sent, and the next one would be no better
                 self._watch.bad(seen_in(self._algorithm, state, metrics, [unroll.trajectory]))
+                sound = False
                 break
+            if gradient.errors is not None:
+                self._gradients.learnt(index, gradient.errors[None])
             if gradient.stop:
                 break
             lag = (
@@ -251,7 +254,7 @@ class Sharded:
             depths.append(self._depth())
             yield from self._send(gradient, unroll.progress)
             self._watch.good()
-        if due:
+        if due and sound:  # what was not sent counts as no gradient
             state = self._settle(state, self._layout.unpack(self.pull(), state).params)
         return Learnt(state, {**metrics, "queue/depth": float(np.mean(depths))}, lag)
 

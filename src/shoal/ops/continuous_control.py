@@ -34,7 +34,7 @@ def q_target(r_t: Array, discount_t: Array, q_t: Array, bonus_t: Array | float =
 
 
 def critic_loss(q_tm1: Array, target: Array, weight: Array) -> tuple[Array, Array]:
-    """`sum_i mean_n w_n (y_n - q_i,n)^2 / 2`, and the mean error of the critics on each row.
+    """`sum_i mean_n w_n (y_n - q_i,n)^2 / 2`, and the mean size of the critics' errors on each row.
 
     Args:
         q_tm1: [C, N].
@@ -46,7 +46,7 @@ def critic_loss(q_tm1: Array, target: Array, weight: Array) -> tuple[Array, Arra
     """
     assert q_tm1.shape[1:] == target.shape == weight.shape, (q_tm1.shape, target.shape, weight.shape)
     error = target - q_tm1
-    return jnp.sum(jnp.mean(weight * 0.5 * jnp.square(error), axis=1)), jnp.mean(error, axis=0)
+    return jnp.sum(jnp.mean(weight * 0.5 * jnp.square(error), axis=1)), jnp.mean(jnp.abs(error), axis=0)
 
 
 def smoothed_action(action: Array, noise: Array, scale: float, limit: float) -> Array:

@@ -14,6 +14,7 @@ import numpy as np
 from shoal.core.algorithm import Replay
 from shoal.replay.sum_tree import SumTree
 
+DRAWS = 8  # long draws before a minibatch without replacement is completed by a pass over all rows
 EPSILON = 1e-6  # added to every error, so that a row with error 0 is still drawn at times
 
 
@@ -105,16 +106,29 @@ class Prioritized:
         return Picked(indices, weights.astype(np.float32))
 
     def _distinct(self, rng: np.random.Generator, batch: int) -> np.ndarray:
-        """The first `batch` distinct rows of a long draw, which equals drawing one by one without replacement."""
+        """The first `batch` distinct rows of a long draw, which equals drawing one by one without replacement.
+
+        If a few rows hold nearly all of the priority, the others are not waited for: the rest is drawn by exponential keys
+        (Efraimidis and Spirakis 2006), which costs a pass over all rows.
+        """
         drawn = np.zeros(0, np.int64)
-        while True:
+        for _ in range(DRAWS):
             drawn = np.concatenate([drawn, self._tree.find(rng.random(2 * batch))])
             _, first = np.unique(drawn, return_index=True)
             if len(first) >= batch:
                 return drawn[np.sort(first)[:batch]]
+        distinct = drawn[np.sort(first)]
+        rest = self._tree.leaves.copy()
+        rest[distinct] = 0.0
+        with np.errstate(divide="ignore"):
+            keys = rng.exponential(size=len(rest)) / rest  # infinite for empty slots and for what is drawn already
+        missing = batch - len(distinct)
+        nearest = np.argpartition(keys, missing - 1)[:missing]
+        return np.concatenate([distinct, nearest[np.argsort(keys[nearest])]])
 
     def feedback(self, indices: np.ndarray, errors: np.ndarray) -> None:
         priorities = (np.abs(errors.reshape(-1)).astype(np.float64) + EPSILON) ** self._alpha
+        assert np.isfinite(priorities).all(), "errors of a gradient that is not sound"
         self._largest = max(self._largest, float(priorities.max(initial=0.0)))
         self._tree.set(indices.reshape(-1), priorities)
 

@@ -34,12 +34,12 @@ class Series:
 
     @cached_property
     def mean(self) -> np.ndarray:
-        return self.rows.mean(0)  # type: ignore[no-any-return]
+        return self.rows.mean(0, dtype=np.float64).astype(np.float32)  # single precision loses a long series' mean
 
     @cached_property
     def scale(self) -> np.ndarray:
         """Standard deviation of each channel."""
-        return self.rows.std(0)  # type: ignore[no-any-return]
+        return self.rows.std(0, dtype=np.float64).astype(np.float32)
 
     def changes(self, quantiles: np.ndarray) -> np.ndarray:
         """Quantiles of the change of VIMIN from tick to tick."""
@@ -59,7 +59,7 @@ def load(data: str | None = None) -> Series:
 def read_csv(path: Path) -> np.ndarray:
     """The five channels [N, 5] of a file whose first line names its columns, as `VIMIN` or `B:VIMIN`. Ignores other columns."""
     try:
-        with path.open(newline="", encoding="utf-8") as file:
+        with path.open(newline="", encoding="utf-8-sig") as file:
             header, *lines = list(csv.reader(file)) or [[]]
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise BadInput(f"data {str(path)!r} cannot be read: {error}") from error
@@ -67,6 +67,9 @@ def read_csv(path: Path) -> np.ndarray:
     missing = [channel for channel in CHANNELS if channel not in names]
     if missing:
         raise BadInput(f"data {str(path)!r} lacks {', '.join(missing)}: it must have columns {', '.join(CHANNELS)}")
+    twice = [channel for channel in CHANNELS if names.count(channel) > 1]
+    if twice:
+        raise BadInput(f"data {str(path)!r} has several columns {', '.join(twice)}: each may occur once")
     columns = [names.index(channel) for channel in CHANNELS]
     lines = [line for line in lines if line]
     if len(lines) < LEAST_ROWS:
@@ -82,7 +85,7 @@ def read_csv(path: Path) -> np.ndarray:
             if not np.isfinite(rows[number, at]):
                 where = f"{CHANNELS[at]} of row {number + 1}"
                 raise BadInput(f"data {str(path)!r}: {where} is {text!r}: every value must be a finite number")
-    still = [channel for channel, spread in zip(CHANNELS, rows.std(0), strict=True) if spread == 0]
+    still = [channel for channel, spread in zip(CHANNELS, np.ptp(rows, 0), strict=True) if spread == 0]
     if still:
         raise BadInput(f"data {str(path)!r}: {', '.join(still)} never changes: there is nothing to learn from it")
     return rows
