@@ -11,7 +11,7 @@ from shoal.observe.plots import render
 from shoal.optimize import pictures
 from shoal.optimize.axes import Real
 from shoal.optimize.judge import reporting_conditions
-from shoal.optimize.learn import Learnt
+from shoal.optimize.learnt import Learnt
 
 SIDE = 101  # points per side of the surface's grid
 SIDE_CALLED = 21  # the same if f is called from Python
