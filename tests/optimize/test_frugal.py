@@ -10,9 +10,12 @@ import numpy as np
 import pytest
 
 from shoal.core.errors import BadInput
-from shoal.optimize import Problem, load, records
+from shoal.optimize import Law, Problem, choice, load, records
+from shoal.optimize.choice import choose
+from shoal.optimize.distil import META, distil
 from shoal.optimize.explorer import Explorer
 from shoal.optimize.frugal import learn_frugally
+from shoal.optimize.functions import make
 from shoal.optimize.search import even_points
 
 
@@ -200,6 +203,51 @@ def test_tables_that_do_not_fit(tmp_path: Path, name: str, text: str | None, sai
         frugal(bowl(Counted()), tmp_path / "run", data=tmp_path / name)
 
 
+BEST = {"sphere": 0.2 * 5.12, "rastrigin": 0.2 * 5.12, "levy": 1.0 + 0.2 * 10.0}  # of the knob, whatever the condition
+
+
+def test_ahead_of_policy_gradients_at_300_evaluations(tmp_path: Path) -> None:
+    from shoal.optimize import learn_to_optimize
+
+    c = np.linspace(-0.95, 0.95, 17)[:, None]
+    for name, x in BEST.items():
+        free = make(name, shift=0.2)
+        bounds = {axis.name: (axis.low, axis.high) for axis in free.axes}
+        knobs, conditions = {"x1": bounds["x1"]}, {"x2": bounds["x2"]}
+        problem = Problem(free.devices[0], knobs=knobs, conditions=conditions, kind="numpy", name=name)
+        best = problem.evaluate(problem.join(problem.normalise(x1=x, x2=0.0)[:1], c))
+        random = problem.evaluate(problem.sample(np.random.default_rng(0), 2000)).mean() - best.mean()
+        regret = {}
+        for algo in ("surrogate", "reinforce"):
+            how: dict[str, Any] = {} if algo == "surrogate" else {"runtime": "inline", "drivers": 1}
+            law = learn_to_optimize(problem, algo=algo, budget=300, out=tmp_path / f"{name}-{algo}", **how)
+            regret[algo] = float(np.mean(problem.evaluate(law.answers(c)) - best)) / random
+        assert regret["surrogate"] < 0.01 and 5 * regret["surrogate"] < regret["reinforce"], (name, regret)
+
+
+def test_auto_chooses_by_budget_and_cost(monkeypatch: pytest.MonkeyPatch) -> None:
+    traced = make("sphere")
+    assert choose(traced, 300)[:2] == ("surrogate", 300)
+    assert choose(traced, 200_000)[:2] == ("ppo", 200_000) and choose(traced, None)[:2] == ("ppo", None)
+    f = Counted()
+    monkeypatch.setattr(choice, "CHEAP", 1e9)
+    assert choose(bowl(f), 50_000)[:2] == ("ppo", 49_999) and f.calls == 1  # to see what it costs
+    monkeypatch.setattr(choice, "CHEAP", 0.0)
+    dear = choose(bowl(Counted()), 50_000)
+    assert dear[:2] == ("surrogate", 20_000) and dear.why.startswith(
+        "auto: surrogate with 20,000 evaluations, because f takes"
+    )
+    assert choose(bowl(Counted()), None)[:2] == ("surrogate", 2000)
+
+
+def test_laws_without_a_surrogate_cannot_explain() -> None:
+    problem = bowl(Counted())
+    law = Law(problem, distil(problem, even_points(problem, 8, np.random.default_rng(0))), 1, META)
+    with pytest.raises(BadInput, match="has no surrogate"):
+        law.explain(c=0.1)
+    assert law(c=0.1) == law(c=0.1, polish=False)
+
+
 def test_records_come_back_as_they_were(tmp_path: Path) -> None:
     problem = Problem(
         lambda x, mode, n, c: 0.0,
@@ -221,6 +269,6 @@ def test_penalties_count_as_failures() -> None:
     problem = Problem(lambda x: 0.0, knobs={"x": (-1, 1)}, kind="python")
     explorer = Explorer(problem)
     x = np.linspace(-1, 1, 41)[:, None]
-    explorer.tell(x, np.where(x[:, 0] > 0.5, 1e9, -x[:, 0]))
+    explorer.tell(x, np.where(x[:, 0] > 0.525, 1e9, -x[:, 0]))
     explorer.refresh()
     assert explorer.surrogate.values.max() <= 1.0 and len(explorer.surrogate.failed) == 10

@@ -24,7 +24,9 @@ def draw(learnt: Learnt, folder: Path) -> list[Path]:
     Evaluates f: for the surface, and with several conditions for the optima along the first of them.
     """
     problem, law = learnt.law.problem, learnt.law
-    figures = {"curve": landscape.curve(np.array(learnt.mse.steps), np.array(learnt.mse.values), "MSE")}
+    figures = {}
+    if learnt.mse.steps:
+        figures["curve"] = landscape.curve(np.array(learnt.mse.steps), np.array(learnt.mse.values), "MSE")
     conditions = reporting_conditions(problem)
     if problem.n_conditions > 1:
         conditions = _along(problem.n_conditions, ALONG)

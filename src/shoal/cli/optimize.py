@@ -118,6 +118,8 @@ def _draw(learnt: Any) -> None:
     from shoal.cli.law_pictures import draw
     from shoal.run.folder import RunFolder
 
+    if learnt.summary["regret"] is None:
+        return  # f is too slow for searched optima, which the figures show
     folder, before = RunFolder.open(learnt.summary["run"]), learnt.law.problem.evaluations
     learnt.summary["pictures"] = [path.name for path in draw(learnt, folder.path)]
     learnt.summary["evaluations_of"]["pictures"] = learnt.law.problem.evaluations - before
@@ -187,8 +189,11 @@ def _tell(summary: Mapping[str, Any]) -> None:
             f"{s['evaluations']:,} evaluations of {s['budget']:,}, {s['warm']:,} known before, {s['dropped']:,} failed"
         )
         print(f"{s['function']}: {spent}; {s['f_s']:.1f} s in f, {own:.1f} s elsewhere", file=sys.stderr)
-        regret = f"regret {lost['mean']:.4g}, worst {lost['worst']:.4g}, over {n} held-out conditions"
-        print(f"law: {regret}; without polishing {raw['mean']:.4g}", file=sys.stderr)
+        if lost is None:
+            print("law: no regret and no figures, because f is too slow to search its optima", file=sys.stderr)
+        else:
+            regret = f"regret {lost['mean']:.4g}, worst {lost['worst']:.4g}, over {n} held-out conditions"
+            print(f"law: {regret}; without polishing {raw['mean']:.4g}", file=sys.stderr)
         print(f"law: {s['run']}/law.safetensors", file=sys.stderr)
         return
     speed = f"{s['evaluations']:,} evaluations in {s['wall_s']:.1f} s ({s['steps_per_s']:,.0f} steps/s)"

@@ -19,7 +19,7 @@ GROWTH = 1.5  # the lengths are fitted again each time the rows have grown by th
 EARLY = 200  # rows up to which a fit starts from several lengths
 SHORTLIST = 6  # candidates with the lowest means, and as many apart from each other, for which the spread is computed
 JITTER = (0.002, 0.1)  # standard deviations of random moves away from knobs that were tried
-HUGE = 100.0  # a value so many times higher above the lowest than the median is counts as a failure: it is a penalty
+HUGE = 1000.0  # a value so many times as far above the lowest as the first rows' median is a penalty, and counts as a failure
 SAME = 1e-6  # points closer than this are the same
 
 
@@ -81,7 +81,12 @@ class Explorer:
     def _known(self) -> np.ndarray:
         """Which values the surrogate learns from: [n] bool."""
         found = np.isfinite(self.values)
-        low, middle = self.values[found].min(), np.median(self.values[found])
+        first = self.values[
+            : max(8, 5 * len(self.problem.axes))
+        ]  # later rows are too near the minima to tell what is usual
+        if not np.isfinite(first).any():
+            return found
+        low, middle = self.values[found].min(), np.nanmedian(first)
         return found & ~(self.values - low > HUGE * (middle - low))
 
     def _kept(self, rows: np.ndarray, values: np.ndarray) -> np.ndarray:

@@ -29,6 +29,8 @@ TRIES = 64  # consecutive failures after which f is refused
 BATCH = 12  # a batch of proposals is this fraction of the rows
 PAIRS = 384  # conditions whose answers the policy is distilled from
 LOOKS = 2.0  # the curve is scored each time the evaluations have grown by this factor
+SEARCHED = 10_000  # evaluations of f that searching the optima of the reporting conditions takes, about
+PATIENCE = 60.0  # seconds for that search, at most
 ALGO = "surrogate"
 
 
@@ -47,7 +49,8 @@ def learn_frugally(
     """A law with a surrogate, from at most `budget` evaluations of f, including those that found out how f can be called.
 
     `data` is a file of earlier evaluations, which do not count; `resume` is the folder of a stopped run, whose evaluations do.
-    `score` adds the curve and the regret on the reporting conditions, which take evaluations of their own.
+    `score` adds the curve and the regret on the reporting conditions, which take evaluations of their own: no curve if f is called
+    one point at a time, and no regret if f is so slow that searching the optima would take minutes.
 
     Raises:
         BadInput: the budget is too small, earlier evaluations do not fit, or f failed wherever it was tried.
@@ -72,10 +75,12 @@ def learn_frugally(
         folder = RunFolder.create(out, f"law-{problem.name}", ALGO, str(budget))
         told = {"problem": problem.describe(), "fingerprint": problem.fingerprint}
         folder.write_config({**told, "algo": {"name": ALGO}, "budget": budget, "seed": seed})
-    scorer = Scorer(problem) if score else None
-    spending = Spending(problem, explorer, budget - problem.probes - counted, folder, quiet)
+    # A curve takes a searched optimum for each of many conditions: too much where each evaluation is a call.
+    spending = Spending(
+        problem, explorer, budget - problem.probes - counted, folder, quiet, score and problem.kind != "python"
+    )
     try:
-        spending.run(scorer)
+        spending.run()
     except KeyboardInterrupt:
         print(f"{len(explorer.values):,} evaluations are kept: --resume {folder.path}", file=sys.stderr)
         raise
@@ -86,10 +91,12 @@ def learn_frugally(
     law = _law(explorer, seed)
     law.save(folder.path / "law.safetensors")
     before = problem.evaluations
-    reporting = reporting_conditions(problem) if score else None
+    slow = spending.f_s / max(1, spending.fresh) * SEARCHED > PATIENCE
+    reporting = reporting_conditions(problem) if score and not slow else None
     regrets = [
         None if reporting is None else law.regret_at(reporting, polish=polish)._asdict() for polish in (True, False)
     ]
+    scorer = spending.scorer
     known = int(np.isfinite(explorer.values).sum())
     curves = (scorer.mse, scorer.msle) if scorer is not None else (Scores(), Scores())
     learnt = Learnt(law, *curves, spending.spent, len(explorer.values) - known)
@@ -129,7 +136,11 @@ def learn_frugally(
 class Spending:
     """The loop. `spent` counts the calls of f, `fresh` the points that they gave."""
 
-    def __init__(self, problem: Problem, explorer: Explorer, left: int, folder: RunFolder, quiet: bool) -> None:
+    def __init__(
+        self, problem: Problem, explorer: Explorer, left: int, folder: RunFolder, quiet: bool, score: bool
+    ) -> None:
+        self._score = score
+        self.scorer: Scorer | None = None  # made when f has answered for the first time
         self._problem, self._explorer, self._folder, self._quiet = problem, explorer, folder, quiet
         self._first = problem.evaluations
         self._allowed = left
@@ -145,7 +156,7 @@ class Spending:
         left = self._allowed - self.spent
         return left // 2 if self._problem.kind == "numpy" else left
 
-    def run(self, scorer: Scorer | None) -> None:
+    def run(self) -> None:
         """Spend the evaluations; score the law now and then.
 
         Raises:
@@ -167,7 +178,7 @@ class Spending:
                 self._evaluate(points, record)
                 if np.isfinite(explorer.values).any() and len(explorer.values) >= look:
                     look = LOOKS * len(explorer.values)
-                    self._look(scorer)
+                    self._look()
         finally:
             record.close()
         if not np.isfinite(explorer.values).any():
@@ -175,8 +186,7 @@ class Spending:
                 raise RunFailed(f"{problem.name}: no evaluation is left, and none is known")
             self._refuse()
         explorer.refresh()
-        if scorer is not None:
-            self._judge(scorer)
+        self._judge()
 
     def _evaluate(self, points: np.ndarray, record: records.Record) -> None:
         """f at each of them: one by one, and written at once, if each is a call of its own."""
@@ -195,18 +205,21 @@ class Spending:
         n, why = len(self._explorer.values), self._problem.last_error or "it returned a value that is not finite"
         raise BadInput(f"{self._problem.name}: all of {n} evaluations failed: {why}")
 
-    def _look(self, scorer: Scorer | None) -> None:
+    def _look(self) -> None:
         self._explorer.refresh()
-        if scorer is not None:
-            self._judge(scorer)
+        self._judge()
         if not self._quiet:
             values, each = self._explorer.values, self.f_s / max(1, self.fresh)
             lowest = f"lowest {np.nanmin(values):.4g}, {1000 * each:.3g} ms an evaluation"
             print(f"{self._problem.name}: {len(values):,} evaluations, {lowest}", file=sys.stderr, flush=True)
 
-    def _judge(self, scorer: Scorer) -> None:
-        first = self._problem.evaluations
-        scorer.judge(len(self._explorer.values), Polished(self._problem, self._explorer))
+    def _judge(self) -> None:
+        if not self._score:
+            return
+        first, at = self._problem.evaluations, len(self._explorer.values)
+        self.scorer = self.scorer or Scorer(self._problem)
+        if at not in self.scorer.mse.steps:
+            self.scorer.judge(at, Polished(self._problem, self._explorer))
         self._first += self._problem.evaluations - first  # scoring has its own account
 
 

@@ -127,7 +127,7 @@ class Search:
                 points[:, columns] - reach[:, None] * free / np.maximum(length, 1e-300), -1.0, 1.0
             )
             new, new_slope = self._slopes(trial, fixed)
-            better = new < mean
+            better = (new < mean) & surrogate.works(trial)
             points[better], mean[better], slope[better] = trial[better], new[better], new_slope[better]
             reach = np.where(better, reach * 1.3, reach * 0.35)
         return points, mean
