@@ -145,7 +145,7 @@ def test_a_finite_problem_ends_when_all_is_tried(tmp_path: Path) -> None:
 
 def test_mixed_knobs(tmp_path: Path) -> None:
     def f(x: float, mode: str, n: int, c: float) -> float:
-        return (x - 0.5 * c) ** 2 + 0.5 * (mode != ("a" if c < 0 else "b")) + 0.1 * (n - 3) ** 2
+        return (x - 0.5 * c) ** 2 + {"a": c, "b": -c, "c": 0.5}[mode] + 0.1 * (n - 3) ** 2
 
     knobs = {"x": (-1, 1), "mode": ["a", "b", "c"], "n": range(1, 6)}
     problem = Problem(f, knobs=knobs, conditions={"c": (-1, 1)}, kind="python")
@@ -173,8 +173,8 @@ def test_a_stopped_run_goes_on_and_loses_nothing(tmp_path: Path) -> None:
 
 def test_a_table_of_a_lab_is_a_warm_start(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
-    rows = [f"{c:.4f},{(x - 0.5 * c - 0.3) ** 2!r},{x:.4f}" for x, c in rng.uniform(-1, 1, (40, 2)).round(4)]
-    (tmp_path / "old.csv").write_text("\n".join(["c,value,x", *rows, "0.5,,0.5"]))
+    rows = [f"{c:.4f},{(x - 0.5 * c - 0.3) ** 2:.12f},{x:.4f}" for x, c in rng.uniform(-1, 1, (40, 2)).round(4)]
+    (tmp_path / "old.csv").write_text("\n".join(["c,value,x", *rows, "0.5,,-0.9"]))
     f = Counted()
     learnt = frugal(bowl(f), tmp_path / "run", budget=4, data=tmp_path / "old.csv")
     assert f.calls == 4 and learnt.summary["warm"] == 41 and learnt.dropped == 1

@@ -113,7 +113,8 @@ class Kernel:
     def combine(self, theta: np.ndarray, side: Side) -> np.ndarray:
         """The kernel [M, n] from a side over all axes."""
         a1, a2, a3, b = self.scales(theta)
-        return a1 * side.total + a2 * (side.total**2 - side.square) + a3 * side.product + b * side.ripple
+        k = a1 * side.total + a2 * (side.total**2 - side.square) + a3 * side.product + b * side.ripple
+        return np.asarray(k)
 
     def scales(self, theta: np.ndarray) -> tuple[float, float, float, float]:
         """Factors of the sums: a_1 / A, a_2 / 2 pairs, a_A and b / R."""
