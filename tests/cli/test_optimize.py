@@ -168,12 +168,42 @@ def test_help_names_every_flag(capsys: pytest.CaptureFixture[str]) -> None:
         "seed",
         "out",
     )
-    for flag in (*flags, "keep", "quiet", "json", "config"):
+    for flag in (*flags, "keep", "budget", "data", "resume", "quiet", "json", "config"):
         assert f"--{flag}" in text, flag
+
+
+def test_few_evaluations(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    words = "own_law_functions:f --config kind_python.toml --budget 40"
+    Path("kind_python.toml").write_text('kind = "python"\n' + PROBLEM)
+    assert shoal(f"{words} --out run --json") == 0
+    captured = capfd.readouterr()
+    got = last_line(captured.out)
+    assert got["algo"] == "surrogate" and got["evaluations"] == 40 and got["regret"]["n"] == 16
+    assert "auto: surrogate, because the budget of 40" in captured.err and "law: regret" in captured.err
+    assert len(Path("run/evaluations.jsonl").read_text().splitlines()) == 40
+    assert {"contour.png", "answers-bias.png"} <= set(got["pictures"])
+
+    Path("old.csv").write_text("bias,mode,taps,temp,value\n1.0,b,3,25,0.5625\n")
+    assert shoal(f"{words} --algo surrogate --resume run --data old.csv") == 2
+    assert "only one of them" in capfd.readouterr().err
+    assert (
+        shoal("own_law_functions:f --config kind_python.toml --budget 5 --data old.csv --quiet --json --out warm") == 0
+    )
+    assert last_line(capfd.readouterr().out)["warm"] == 1
 
 
 F = "own_law_functions:f --config"
 CASES = {
+    "sphere --budget 0": ["--budget", "0"],
+    "sphere --budget many": ["--budget", "'many'"],
+    "sphere --budget 300 --steps 5": ["--steps", "surrogate", "--budget"],
+    "sphere --algo ppo --budget 300 --steps 5": ["--budget and --steps"],
+    "sphere --algo surrogate --sampler grid": ["--sampler", "surrogate"],
+    "sphere --algo surrogate --algo.learning-rate 1": ["algo.learning", "surrogate"],
+    "sphere --data old.csv": ["reinforce", "data"],
+    "sphere --algo surrogate --data absent.csv": ["cannot read", "absent.csv"],
+    "sphere --algo surrogate --resume absent": ["no run 'absent'"],
+    "own_law_functions:fails --config problem.toml --algo surrogate": ["64 evaluations failed", "no such device"],
     "": ["one function"],
     "ackley sphere": ["one function", "2"],
     "ackly": ["'ackly'", "'ackley'"],

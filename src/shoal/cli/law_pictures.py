@@ -11,7 +11,7 @@ from shoal.observe.plots import render
 from shoal.optimize import pictures
 from shoal.optimize.axes import Real
 from shoal.optimize.judge import reporting_conditions
-from shoal.optimize.learn import Learnt
+from shoal.optimize.learnt import Learnt
 
 SIDE = 101  # points per side of the surface's grid
 SIDE_CALLED = 21  # the same if f is called from Python
@@ -24,7 +24,9 @@ def draw(learnt: Learnt, folder: Path) -> list[Path]:
     Evaluates f: for the surface, and with several conditions for the optima along the first of them.
     """
     problem, law = learnt.law.problem, learnt.law
-    figures = {"curve": landscape.curve(np.array(learnt.mse.steps), np.array(learnt.mse.values), "MSE")}
+    figures = {}
+    if learnt.mse.steps:
+        figures["curve"] = landscape.curve(np.array(learnt.mse.steps), np.array(learnt.mse.values), "MSE")
     conditions = reporting_conditions(problem)
     if problem.n_conditions > 1:
         conditions = _along(problem.n_conditions, ALONG)

@@ -15,10 +15,19 @@ from shoal.core.errors import BadInput, nearest
 SWITCHES = ("quiet", "json", "help")
 OPTIONS = (
     "dims", "free", "shift", "algo", "sampler", "drivers", "steps", "episodes", "time-steps", "runtime", "seed", "out", "config",
-    "keep",
+    "keep", "budget", "data", "resume",
 )  # fmt: skip
+GRADIENTS = (
+    "sampler",
+    "drivers",
+    "steps",
+    "episodes",
+    "time-steps",
+    "runtime",
+    "keep",
+)  # what only policy gradients have
 
-USAGE = """usage: shoal optimize FUNCTION [--dims N] [--free K] [--shift S] [--sampler NAME] [--drivers D] [--steps N] ...
+USAGE = """usage: shoal optimize FUNCTION [--dims N] [--free K] [--shift S] [--budget N | --steps N] ...
 
 Learns a law: conditions in, minimiser out. FUNCTION is a known one (sphere, ackley, rosenbrock, rastrigin, griewank, levy,
 schwefel, styblinski_tang, branin, himmelblau) or your own, module:function, with its knobs and conditions in --config problem.toml:
@@ -33,7 +42,11 @@ schwefel, styblinski_tang, branin, himmelblau) or your own, module:function, wit
   --dims N            dimensions of a known function (2)
   --free K            number of coordinates that the law chooses, the first K; the rest are conditions (1)
   --shift S           moves the minimum by S in normalised knob coordinates (0)
-  --algo NAME         reinforce or ppo (reinforce)
+  --algo NAME         reinforce or ppo, which train a policy; surrogate, which needs few evaluations; or auto, which chooses by the
+                      budget and the cost of f (reinforce; with --budget, auto)
+  --budget N          evaluations of f to learn from, at most; surrogate: 2000 unless told; the regret and the figures take more
+  --data FILE         earlier evaluations, .jsonl or .csv with a column for each knob and condition and one called value (surrogate)
+  --resume FOLDER     go on with a stopped run: its evaluations.jsonl counts towards the budget (surrogate)
   --sampler NAME      random, latin_hypercube, latin_scipy, uncertainty, grid, heterogeneous (random)
   --drivers D         number of drivers that collect episodes (1)
   --steps N           updates (5000)
@@ -62,9 +75,14 @@ def run(words: list[str]) -> int:
     from shoal.optimize.learn import learn
 
     quiet = "quiet" in parsed.switches
+    algo = plain.options.get("algo", "auto" if "budget" in plain.options else "reinforce")
+    _check_algo(algo, plain, settings)
     learnt = learn(
         problem,
-        algo=plain.options.get("algo", "reinforce"),
+        algo=algo,
+        budget=whole_number(plain, "budget", 1) if "budget" in plain.options else None,
+        data=plain.options.get("data"),
+        resume=plain.options.get("resume"),
         sampler=plain.options.get("sampler", "random").replace("-", "_"),
         drivers=whole_number(plain, "drivers", 1),
         steps=whole_number(plain, "steps", 5000),
@@ -86,11 +104,22 @@ def run(words: list[str]) -> int:
     return 0
 
 
+def _check_algo(algo: str, words: Words, settings: Mapping[str, str]) -> None:
+    """Refuse flags that the algorithm would not read."""
+    given = [name for name in GRADIENTS if name in words.options] + [name for name in settings if "." in name]
+    if algo in ("surrogate", "auto") and given:
+        raise BadInput(f"--{given[0]} is for --algo reinforce or ppo, not for {algo}, which takes --budget")
+    if "budget" in words.options and "steps" in words.options:
+        raise BadInput("--budget and --steps: give one of them, because each decides the number of updates")
+
+
 def _draw(learnt: Any) -> None:
     """Write the figures, and add the evaluations they took to the summary."""
     from shoal.cli.law_pictures import draw
     from shoal.run.folder import RunFolder
 
+    if learnt.summary["regret"] is None:
+        return  # f is too slow for searched optima, which the figures show
     folder, before = RunFolder.open(learnt.summary["run"]), learnt.law.problem.evaluations
     learnt.summary["pictures"] = [path.name for path in draw(learnt, folder.path)]
     learnt.summary["evaluations_of"]["pictures"] = learnt.law.problem.evaluations - before
@@ -153,6 +182,20 @@ def _knob(name: str, written: Any) -> Any:
 
 def _tell(summary: Mapping[str, Any]) -> None:
     s = summary
+    if s.get("algo") == "surrogate":
+        n, lost, raw = s["conditions"]["reporting"], s["regret"], s["regret_of_policy"]
+        own = s["wall_s"] - s["f_s"]
+        spent = (
+            f"{s['evaluations']:,} evaluations of {s['budget']:,}, {s['warm']:,} known before, {s['dropped']:,} failed"
+        )
+        print(f"{s['function']}: {spent}; {s['f_s']:.1f} s in f, {own:.1f} s elsewhere", file=sys.stderr)
+        if lost is None:
+            print("law: no regret and no figures, because f is too slow to search its optima", file=sys.stderr)
+        else:
+            regret = f"regret {lost['mean']:.4g}, worst {lost['worst']:.4g}, over {n} held-out conditions"
+            print(f"law: {regret}; without polishing {raw['mean']:.4g}", file=sys.stderr)
+        print(f"law: {s['run']}/law.safetensors", file=sys.stderr)
+        return
     speed = f"{s['evaluations']:,} evaluations in {s['wall_s']:.1f} s ({s['steps_per_s']:,.0f} steps/s)"
     print(f"{s['function']}: {s['steps']:,} updates of {s['episodes']} episodes, {speed}", file=sys.stderr)
     ends = f"first 1,000 steps {s['first_mse_mean']:.4g}, last 1,000 {s['last_mse_mean']:.4g}, best {s['best_mse']:.4g}"

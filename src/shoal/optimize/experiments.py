@@ -18,7 +18,8 @@ import numpy as np
 from shoal.core.config import Positive, build
 from shoal.launch.saved import under
 from shoal.optimize.functions import make
-from shoal.optimize.learn import Learnt, learn
+from shoal.optimize.learn import learn
+from shoal.optimize.learnt import Learnt
 from shoal.optimize.timing import runtime, whole
 from shoal.run.checkpoints import Checkpoints
 

@@ -59,6 +59,12 @@ def choosing_evaluations(problem: Problem, steps: int) -> int:
     return candidates * len(choosing_conditions(problem)) if candidates > 1 else 0
 
 
+class Answers(Protocol):
+    """A law, or anything else that answers conditions [N, n_conditions] with points [N, width]."""
+
+    def answers(self, conditions: np.ndarray) -> np.ndarray: ...
+
+
 class Judge(Protocol):
     def judge(self, step: int, law: Law) -> None: ...
 
@@ -126,7 +132,7 @@ class Scorer:
         self.evaluations = problem.evaluations - before
         self.mse, self.msle = Scores(), Scores()
 
-    def judge(self, step: int, law: Law) -> None:
+    def judge(self, step: int, law: Answers) -> None:
         self.evaluations += len(self._conditions)
         values = self._problem.evaluate(law.answers(self._conditions).astype(np.float32))
         self.mse.add(step, mse(values, self._truth))

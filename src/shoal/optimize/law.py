@@ -1,13 +1,15 @@
-"""A tuning law: conditions in, minimiser out, in microseconds. Uses only NumPy, so that it loads quickly."""
+"""A tuning law: conditions in, minimiser out, in microseconds. Uses only NumPy, so that it loads quickly.
+
+A law that was learnt from few evaluations also carries the surrogate of f that it comes from, and searches it for each answer.
+"""
 
 from __future__ import annotations
 
-import base64
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -16,8 +18,13 @@ from shoal.core.spec import Binary, Categorical, Continuous
 from shoal.optimize import axes
 from shoal.run.policy import load_policy, save_policy
 
+if TYPE_CHECKING:
+    from shoal.optimize.search import Search
+    from shoal.optimize.surrogate import Surrogate
+
 log = logging.getLogger("shoal")
 FORMAT = "tuning law 1"
+SURROGATE = "surrogate/"  # how the names of its arrays begin
 ONE_THREAD = 1 << 18  # multiplications up to which OpenBLAS wakes no second thread, which would cost ten times more
 
 
@@ -67,23 +74,48 @@ class Regret(NamedTuple):
     n: int
 
 
-class Law:
-    """`law(temp=25, vdd=1.8)` gives the knobs. Arrays give arrays. It starts mid-box and applies the policy's mode T times."""
+class Explanation(NamedTuple):
+    """An answer with the surrogate's opinion of it. Distances are in normalised coordinates, where every box is 2 wide."""
 
-    def __init__(self, problem: Any, weights: Weights, time_steps: int, meta: Mapping[str, Any]) -> None:
+    knobs: dict[str, Any]
+    predicted: float  # f
+    spread: float  # one standard deviation of `predicted`, without f's own noise
+    noise: float  # one standard deviation of f's noise
+    distance: float  # to the nearest point at which f was evaluated
+    evaluations: int  # that the surrogate knows
+
+
+class Law:
+    """`law(temp=25, vdd=1.8)` gives the knobs. Arrays give arrays.
+
+    The raw policy starts mid-box and applies its mode T times. A law with a surrogate polishes: it searches the surrogate's mean,
+    which evaluates f nowhere. `polish=False` gives the raw policy's answer instead, in microseconds.
+    """
+
+    def __init__(
+        self,
+        problem: Any,
+        weights: Weights,
+        time_steps: int,
+        meta: Mapping[str, Any],
+        surrogate: Surrogate | None = None,
+    ) -> None:
         self.problem, self.weights, self.time_steps, self.meta = problem, weights, time_steps, dict(meta)
+        self.surrogate = surrogate
+        self._search: Search | None = None
         self._parts = problem.action_spec().parts
         self._own_scale = bool(meta["own_scale"])
         self._bounded = bool(meta.get("bounded", False))
         self._warned = False
 
-    def __call__(self, **conditions: Any) -> dict[str, Any]:
+    def __call__(self, *, polish: Any = True, **conditions: Any) -> dict[str, Any]:
+        if "polish" in self.problem.names:  # a condition of that name
+            conditions["polish"], polish = polish, True
         self._check(conditions)
         start = self.problem.normalise(**conditions)
-        points = self.points(start.reshape(-1, self.problem.width))
+        points = self._answered(start.reshape(-1, self.problem.width), polish)
         if start.ndim == 1:
-            values = self.problem.denormalise(points[0])
-            return {axis.name: values[axis.name] for axis in self.problem.knobs}
+            return self._knobs(points[0])
         values = self.problem.denormalise(points)
         return {axis.name: np.asarray(values[axis.name]).reshape(start.shape[:-1]) for axis in self.problem.knobs}
 
@@ -93,21 +125,41 @@ class Law:
             starts = np.asarray(self.problem.from_action(starts, self._mode(self.weights(starts))), np.float32)
         return starts
 
-    def answers(self, conditions: np.ndarray) -> np.ndarray:
+    def answers(self, conditions: np.ndarray, *, polish: bool = True) -> np.ndarray:
         """Points for normalised conditions [N, n_conditions]."""
-        return self.points(self.problem.join(self.problem.mid(), conditions))
+        return self._answered(self.problem.join(self.problem.mid(), conditions), polish)
+
+    def explain(self, **conditions: Any) -> Explanation:
+        """The polished answer, with what the surrogate expects there. Evaluates f nowhere.
+
+        Raises:
+            BadInput: the law has no surrogate.
+        """
+        if self.surrogate is None:
+            raise BadInput("this law has no surrogate that could explain it: learn it with algo='surrogate'")
+        self._check(conditions)
+        point = self._answered(self.problem.normalise(**conditions).reshape(1, -1), polish=True)
+        mean, spread = self.surrogate.both(point)
+        return Explanation(
+            self._knobs(point[0]),
+            float(mean[0]),
+            float(spread[0]),
+            self.surrogate.noise,
+            float(self.surrogate.nearest(point)[0]),
+            len(self.surrogate.rows),
+        )
 
     def regret(self, n: int = 256, seed: int = 0) -> Regret:
         """Regret against a searched optimum at n random conditions, which were used neither to train nor to choose the law."""
         return self.regret_at(self.problem.sample_conditions(np.random.default_rng(seed), n), seed)
 
-    def regret_at(self, conditions: np.ndarray, seed: int = 0) -> Regret:
+    def regret_at(self, conditions: np.ndarray, seed: int = 0, *, polish: bool = True) -> Regret:
         """Regret against a searched optimum at these conditions [N, n_conditions], from -1 to 1."""
         from shoal.optimize.truth import refined
 
         self._needs_f()
         conditions = np.asarray(conditions)
-        gap = np.asarray(self.problem.evaluate(self.answers(conditions))) - np.asarray(
+        gap = np.asarray(self.problem.evaluate(self.answers(conditions, polish=polish))) - np.asarray(
             refined(self.problem, conditions, seed)
         )
         if not np.isfinite(gap).any():
@@ -127,7 +179,7 @@ class Law:
         self._needs_f()
         conditions = {**(conditions or {}), **more}
         self._check(conditions)
-        point = self.points(self.problem.normalise(**conditions)[None])[0]
+        point = self._answered(self.problem.normalise(**conditions)[None], polish=True)[0]
         columns = self._real_columns()
         if not columns:  # no real knob to polish
             return self(**conditions)
@@ -144,8 +196,7 @@ class Law:
         limits: Any = {"maxfev": budget, "initial_simplex": simplex}
         found = minimize(value, point[columns], method="Nelder-Mead", options=limits)
         point[columns] = np.clip(found.x, -1.0, 1.0)  # the best point seen; the law's own answer was the first
-        values = self.problem.denormalise(point)
-        return {axis.name: values[axis.name] for axis in self.problem.knobs}
+        return self._knobs(point)
 
     def save(self, path: str | Path) -> None:
         """Write one safetensors file with its own description; reading it executes nothing."""
@@ -154,13 +205,31 @@ class Law:
         arrays |= {"head/w": w.head[0], "head/b": w.head[1]}
         if w.mean is not None and w.scale is not None:
             arrays |= {"mean": w.mean, "scale": w.scale}
+        if self.surrogate is not None:
+            arrays |= {f"{SURROGATE}{name}": array for name, array in self.surrogate.arrays().items()}
         save_policy(path, arrays, {**self.meta, "format": FORMAT, "problem": self.problem.describe()})
 
     def export(self, path: str | Path) -> Path:
-        """Write a Python file that needs only NumPy and answers as this law does, for a device without Shoal."""
+        """Write a Python file that needs only NumPy and answers as the raw policy does, for a device without Shoal."""
+        from shoal.optimize.law_source import source_of
+
         path = Path(path)
-        path.write_text(_exported(self))
+        path.write_text(source_of(self))
         return path.absolute()
+
+    def _answered(self, starts: np.ndarray, polish: bool) -> np.ndarray:
+        """The law's answers [N, width] to the conditions of points [N, width]."""
+        if self.surrogate is None or not polish:
+            return self.points(starts)
+        if self._search is None:
+            from shoal.optimize.search import Search
+
+            self._search = Search(self.problem, self.surrogate)
+        return self._search.minima(np.asarray(starts, np.float64)[:, self.problem.knob_width :])
+
+    def _knobs(self, point: np.ndarray) -> dict[str, Any]:
+        values = self.problem.denormalise(point)
+        return {axis.name: values[axis.name] for axis in self.problem.knobs}
 
     def _check(self, conditions: Mapping[str, Any]) -> None:
         outside = self.problem.check_range(**conditions)
@@ -181,7 +250,7 @@ class Law:
             at += axis.width
         return found
 
-    def _columns_of_head(self) -> list[int]:
+    def columns_of_head(self) -> list[int]:
         """For each knob, its first column in the head's output: its mean, or its first logit."""
         found: list[int] = []
         at = 0
@@ -237,11 +306,18 @@ def load(path: str | Path, problem: Any = None) -> Law:
     layers = tuple((arrays[f"layer{i}/w"], arrays[f"layer{i}/b"]) for i in range(count))
     head = arrays["head/w"], arrays["head/b"]
     weights = Weights(layers, head, str(meta["activation"]), arrays.get("mean"), arrays.get("scale"))
+    surrogate = None
+    if f"{SURROGATE}theta" in arrays:
+        from shoal.optimize.surrogate import Surrogate
+
+        own = {name.removeprefix(SURROGATE): array for name, array in arrays.items() if name.startswith(SURROGATE)}
+        surrogate = Surrogate.of(problem, own)
     return Law(
         problem,
         weights,
         int(meta["time_steps"]),
         {k: meta[k] for k in ("activation", "time_steps", "own_scale", "bounded", "step") if k in meta},
+        surrogate,
     )
 
 
@@ -264,93 +340,3 @@ def _written(told: Any) -> Any:
     if isinstance(told, Mapping):
         return range(*told["range"]) if "range" in told else list(told["choice"])
     return tuple(told)
-
-
-def _exported(law: Law) -> str:
-    """The source of a module with one function, `law(**conditions)`."""
-    w = law.weights
-    matrices = [*(m for pair in w.layers for m in pair), *w.head]
-    if w.mean is not None and w.scale is not None:
-        matrices += [w.mean, w.scale]
-    packed = [
-        (list(m.shape), base64.b64encode(np.ascontiguousarray(m, np.float32).tobytes()).decode()) for m in matrices
-    ]
-    knobs = [_knob(axis, at) for axis, at in zip(law.problem.knobs, law._columns_of_head(), strict=True)]
-    conditions = [(axis.name, axis.low, axis.high) for axis in law.problem.conditions]
-    mid = np.asarray(law.problem.mid(), np.float32).tolist()
-    return _TEMPLATE.format(
-        name=law.problem.name,
-        packed=packed,
-        layers=len(w.layers),
-        normalised=w.mean is not None,
-        activation=w.activation,
-        knobs=knobs,
-        conditions=conditions,
-        mid=mid,
-        steps=law.time_steps,
-        bounded=law._bounded,
-    )
-
-
-def _knob(axis: Any, at: int) -> tuple[Any, ...]:
-    """(name, kind, first column in the head's output, bounds or values)."""
-    if isinstance(axis, axes.Real):
-        return (axis.name, "real", at, (axis.low, axis.high))
-    among = [value.item() if isinstance(value, np.generic) else value for value in axis.among]
-    for value in among:
-        if not isinstance(value, str | int | float):
-            raise BadInput(f"knob {axis.name!r} has the value {value!r}: only words and numbers can be exported")
-    return (axis.name, "whole" if isinstance(axis, axes.Whole) else "choice", at, among)
-
-
-_TEMPLATE = '''"""The tuning law of {name!r}: `law(**conditions)` gives the knobs. Needs only NumPy."""
-import base64
-
-import numpy as np
-
-PACKED = {packed}
-LAYERS, NORMALISED, ACTIVATION, STEPS, BOUNDED = {layers}, {normalised}, {activation!r}, {steps}, {bounded}
-KNOBS = {knobs}
-CONDITIONS = {conditions}
-MID = {mid}
-ARRAYS = [np.frombuffer(base64.b64decode(text), np.float32).reshape(shape) for shape, text in PACKED]
-
-
-def _net(x):
-    if NORMALISED:
-        x = np.clip((x - ARRAYS[-2]) * ARRAYS[-1], -10.0, 10.0)
-    for i in range(LAYERS):
-        x = x @ ARRAYS[2 * i] + ARRAYS[2 * i + 1]
-        x = np.tanh(x) if ACTIVATION == "tanh" else np.maximum(x, 0.0)
-    return x @ ARRAYS[2 * LAYERS] + ARRAYS[2 * LAYERS + 1]
-
-
-def _step(point):
-    """The knobs' columns for one point, and the values they stand for."""
-    out, columns, values = _net(point), [], {{}}
-    for name, kind, at, among in KNOBS:
-        if kind == "real":
-            value = float(np.clip(np.tanh(out[at]) if BOUNDED else out[at], -1.0, 1.0))
-            columns.append(value)
-            values[name] = among[0] + (value + 1.0) * (among[1] - among[0]) / 2.0
-            continue
-        size = len(among)
-        chosen = int(np.argmax(out[at : at + size]))
-        values[name] = among[chosen]
-        if kind == "whole":
-            columns.append(chosen * 2.0 / max(1, size - 1) - (1.0 if size > 1 else 0.0))
-        else:
-            columns += [float(i == chosen) for i in range(size)]
-    return columns, values
-
-
-def law(**conditions):
-    if set(conditions) != {{name for name, _, _ in CONDITIONS}}:
-        raise TypeError("law() takes " + (", ".join(name for name, _, _ in CONDITIONS) or "nothing"))
-    given = [(conditions[name] - low) * 2.0 / (high - low) - 1.0 for name, low, high in CONDITIONS]
-    point = np.array([*MID, *given], np.float32)
-    for _ in range(STEPS):
-        columns, values = _step(point)
-        point = np.array([*columns, *given], np.float32)
-    return values
-'''

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -16,25 +16,26 @@ from shoal.core.errors import BadInput, RunFailed
 from shoal.core.program import Report
 from shoal.experiment import Plan, merge, resolve
 from shoal.launch.compose import initial_state, make_algorithm
+from shoal.optimize import frugal
+from shoal.optimize.choice import choose
 from shoal.optimize.judge import (
-    CHOOSING,
     EVERY,
     KEEP,
     Chooser,
     Scorer,
     Watch,
     choosing_conditions,
-    choosing_evaluations,
     reporting_conditions,
 )
 from shoal.optimize.law import Law, Weights
+from shoal.optimize.learnt import Learnt
 from shoal.optimize.mdp import ProblemSource
 from shoal.optimize.problem import Problem
+from shoal.optimize.purse import PROBES, Purse
 from shoal.optimize.truth import Scores
 from shoal.run.folder import RunFolder
 
 EPISODES = 30  # of an update, by default
-PROBES = 64  # consecutive evaluations that may fail before f is refused
 MEMORY = 0.8  # share of the averaged weights kept at each look: the last fifty updates count most
 HOPELESS = 10  # updates without a finished episode after which training gives up
 
@@ -62,18 +63,6 @@ DEFAULTS: dict[str, dict[str, Any]] = {
 NET = {"hidden": [32, 32], "activation": "tanh", "state_scale": True, "bounded": True}
 
 
-@dataclass
-class Learnt:
-    """A law with its learning curves and its cost."""
-
-    law: Law
-    mse: Scores
-    msle: Scores
-    evaluations: int
-    dropped: int  # episodes in which f failed
-    summary: dict[str, Any] = field(default_factory=dict)
-
-
 def learn(
     problem: Problem,
     *,
@@ -92,8 +81,12 @@ def learn(
     budget: int | None = None,
     started_at: float | None = None,
     settings: Mapping[str, Any] | None = None,
+    data: str | Path | None = None,
+    resume: str | Path | None = None,
 ) -> Learnt:
-    """Train for `steps` updates of `episodes` episodes, shared out among the drivers.
+    """Learn a law by policy gradients, `reinforce` or `ppo`; from few evaluations, by `surrogate`; or by `auto`.
+
+    Policy gradients train for `steps` updates of `episodes` episodes, shared out among the drivers.
 
     `runtime` defaults to `fused` if f can be traced, else `processes`. `episodes` defaults to 30, or the next multiple of the
     drivers. `settings` are further settings of `shoal train`, such as `algo.learning_rate`. `keep` selects the law to keep:
@@ -101,11 +94,25 @@ def learn(
     reporting conditions, which take evaluations of their own. With `budget` instead of `steps`, training makes as many
     updates as fit into it together with trying f out and choosing.
 
+    `surrogate` takes `budget` (2,000 if it is None), `seed`, `out`, `score`, `data` (a .jsonl or .csv file of earlier evaluations,
+    which do not count) and `resume` (the folder of a stopped run, whose evaluations do count); it evaluates f in this process.
+    `auto` chooses by the budget and the cost of f (`choice`).
+
     Raises:
         BadInput: the request cannot be met, or f failed at every point that was tried.
         RunFailed: no episode of the first updates finished.
     """
     began = time.monotonic() if started_at is None else started_at
+    if algo == "auto":
+        algo, budget, why = choose(problem, budget)
+        if not quiet:
+            print(why, file=sys.stderr, flush=True)
+    if algo == frugal.ALGO:
+        spend = frugal.BUDGET if budget is None else budget
+        how: dict[str, Any] = {"quiet": quiet, "score": score, "data": data, "resume": resume, "started_at": began}
+        return frugal.learn_frugally(problem, budget=spend, seed=seed, out=out, **how)
+    if data is not None or resume is not None:
+        raise BadInput(f"algo is {algo!r}: only {frugal.ALGO} uses earlier evaluations, data and resume")
     chosen = runtime or ("fused" if problem.traceable else "processes")
     actors = 1 if chosen == "fused" else drivers
     episodes = _shared_out(actors) if episodes is None else episodes
@@ -115,7 +122,7 @@ def learn(
     if keep not in KEEP:
         raise BadInput(f"keep is {keep!r}: one of {', '.join(KEEP)}")
     if algo not in DEFAULTS:
-        raise BadInput(f"algo is {algo!r}; laws are learnt by one of {', '.join(DEFAULTS)}")
+        raise BadInput(f"algo is {algo!r}; laws are learnt by one of {', '.join((*DEFAULTS, frugal.ALGO))}, or auto")
     if chosen == "fused" and not problem.traceable:
         raise BadInput(f"runtime 'fused' compiles f: {problem.name} is called as {problem.kind}, not traced by JAX")
     if episodes % actors:
@@ -247,55 +254,6 @@ def _try_out(problem: Problem, most: int) -> int:
     raise BadInput(f"{problem.name}: all of {most} evaluations failed: {_why(problem)}")
 
 
-@dataclass(frozen=True)
-class Purse:
-    """A budget of evaluations, divided among probing f's kind, trying f out, training and choosing."""
-
-    problem: Problem
-    budget: int
-    episodes: int
-    time_steps: int
-    keep: str
-
-    def __post_init__(self) -> None:
-        if self._left(tried=1) < self._update:
-            more = self.budget - self._left(tried=1)
-            raise BadInput(
-                f"budget is {self.budget}: one update takes {self._update} evaluations, and {more} are set aside"
-            )
-
-    @property
-    def tries(self) -> int:
-        """Evaluations that may fail before the first update would no longer fit."""
-        return min(PROBES, 1 + (self._left(tried=1) - self._update) // self._calls)
-
-    def steps(self, tried: int) -> int:
-        """The largest number of updates that fits."""
-        left = self._left(tried)
-        steps = left // self._update
-        while steps > 1 and steps * self._update + self._choosing(steps) > left:
-            steps -= 1
-        return steps
-
-    @property
-    def _update(self) -> int:
-        return self.episodes * (self.time_steps + 1)
-
-    @property
-    def _calls(self) -> int:
-        """Evaluations of one point: an f that raises on arrays is called again."""
-        return 2 if self.problem.kind == "numpy" else 1
-
-    def _choosing(self, steps: int) -> int:
-        return choosing_evaluations(self.problem, steps) if self.keep == "best" else 0
-
-    def _left(self, tried: int) -> int:
-        """Evaluations left after probing and trying. One is reserved to find out why f fails. With arrays, one batch for
-        training and one for choosing are reserved too, because they are evaluated again when f raises for the first time."""
-        kept = 1 + (self.episodes + CHOOSING if self.problem.kind == "numpy" else 0)
-        return self.budget - self.problem.probes - max(tried, self._calls) - kept
-
-
 def _why(problem: Problem) -> str:
     return problem.last_error or "it returned a value that is not finite"
 
@@ -366,11 +324,14 @@ def learn_to_optimize(
     keep: str = "best",
     out: str | Path | None = None,
     quiet: bool = True,
+    data: str | Path | None = None,
+    resume: str | Path | None = None,
 ) -> Law:
     """A law for `problem`, learnt with at most `budget` evaluations of f, for all purposes together.
 
     An episode of T steps takes T + 1 evaluations: one at its start and one per step. Probing how f can be called, trying it
-    out and choosing the kept law count against the same budget.
+    out and choosing the kept law count against the same budget. The sampler, the drivers, the runtime, `keep` and the episodes
+    belong to policy gradients; `surrogate` has none of them, and takes `data` and `resume` as `learn` does.
     """
     learnt = learn(
         problem,
@@ -386,5 +347,7 @@ def learn_to_optimize(
         quiet=quiet,
         score=False,
         keep=keep,
+        data=data,
+        resume=resume,
     )
     return learnt.law

@@ -14,7 +14,8 @@ import numpy as np
 from shoal.core.config import NonNegativeFloat, Positive, build
 from shoal.experiment import cores
 from shoal.optimize.functions import make
-from shoal.optimize.learn import Learnt, learn
+from shoal.optimize.learn import learn
+from shoal.optimize.learnt import Learnt
 from shoal.optimize.problem import Problem
 from shoal.run.sinks import read_metrics
 

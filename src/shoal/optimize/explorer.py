@@ -1,0 +1,139 @@
+"""Which points to evaluate next, if evaluations are few: a design first, then points that a surrogate of f proposes.
+
+Every proposal has a condition of its own, from an even sequence, so that the law is learnt for all conditions at once. Its knobs
+minimise mean - kappa sd (Cox and John 1992), where kappa goes through `KAPPAS`: 0 is the answer that the law would give, larger
+ones look where the surrogate is unsure.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from shoal.optimize.axes import Real
+from shoal.optimize.problem import Problem
+from shoal.optimize.search import CANDIDATES, Search, even_conditions, even_knobs, even_points
+from shoal.optimize.surrogate import ROWS, Surrogate, kernel_of
+
+KAPPAS = (0.0, 1.0, 2.0, 0.5)
+GROWTH = 1.5  # the lengths are fitted again each time the rows have grown by this factor
+EARLY = 200  # rows up to which a fit starts from several lengths
+SHORTLIST = 6  # candidates with the lowest means, and as many apart from each other, for which the spread is computed
+JITTER = (0.002, 0.1)  # standard deviations of random moves away from knobs that were tried
+HUGE = 1000.0  # a value so many times as far above the lowest as the first rows' median is a penalty, and counts as a failure
+SAME = 1e-6  # points closer than this are the same
+
+
+class Explorer:
+    """Ask for points, tell their values, in any order. The same seed, asks and tells give the same bits."""
+
+    def __init__(self, problem: Problem, seed: int = 0) -> None:
+        self.problem = problem
+        self.points = np.zeros((0, problem.width))
+        self.values = np.zeros(0)  # NaN where f failed
+        self.surrogate = Surrogate(kernel_of(problem))
+        self._rng = np.random.default_rng(seed)
+        self._fit_at = 0
+        self._fitted_to = -1
+        self._gaps = np.zeros(0)
+
+    def tell(self, points: np.ndarray, values: np.ndarray) -> None:
+        """Add points [n, width] with their values [n], NaN where f failed."""
+        self.points = np.concatenate([self.points, points])
+        self.values = np.concatenate([self.values, np.where(np.isfinite(values), values, np.nan)])
+
+    def design(self, count: int) -> np.ndarray:
+        """Evenly spread points [count, width], or fewer if the problem has fewer."""
+        return self._new(even_points(self.problem, count, self._rng))
+
+    def ask(self, count: int) -> np.ndarray:
+        """At most `count` new points [n, width]; none if all points of a finite problem have been tried."""
+        if not np.isfinite(self.values).any():
+            return self.design(count)
+        self.refresh()
+        problem, surrogate = self.problem, self.surrogate
+        conditions = even_conditions(problem, count, self._rng)
+        search = Search(problem, surrogate, self._candidates())
+        kappas = np.resize(np.roll(KAPPAS, -len(self.values)), count)
+        points = np.empty((count, problem.width))
+        points[kappas == 0.0] = search.minima(conditions[kappas == 0.0])
+        curious = np.flatnonzero(kappas)
+        if len(curious):
+            points[curious] = self._curious(search, conditions[curious], kappas[curious])
+        fresh = self._new(points)
+        missing = count - len(fresh)
+        if missing:  # the surrogate repeats itself, as it may with few values of the knobs
+            fresh = np.concatenate([fresh, self._new(even_points(problem, 16 * missing, self._rng), fresh)[:missing]])
+        return fresh
+
+    def refresh(self) -> None:
+        """Bring the surrogate up to the values told. At least one must be finite."""
+        if self._fitted_to == len(self.values):
+            return
+        known = self._known()
+        rows, values = self.points[known], self.values[known]
+        if len(rows) >= self._fit_at:
+            self.surrogate.fit(rows, values, self._rng, fresh=len(rows) < EARLY)
+            self._fit_at = int(len(rows) * GROWTH) + 1
+        keep = self._kept(rows, values)
+        self.surrogate.given(rows[keep], values[keep], self.points[~known])
+        self._fitted_to = len(self.values)
+
+    def _known(self) -> np.ndarray:
+        """Which values the surrogate learns from: [n] bool."""
+        found = np.isfinite(self.values)
+        first = self.values[
+            : max(8, 5 * len(self.problem.axes))
+        ]  # later rows are too near the minima to tell what is usual
+        if not np.isfinite(first).any():
+            return found
+        low, middle = self.values[found].min(), np.nanmedian(first)
+        return found & ~(self.values - low > HUGE * (middle - low))
+
+    def _kept(self, rows: np.ndarray, values: np.ndarray) -> np.ndarray:
+        """Positions of at most `ROWS` rows: three quarters near the predicted minimum of their condition, and a random rest."""
+        if len(rows) <= ROWS:
+            return np.arange(len(rows))
+        if len(self._gaps) < len(rows):  # the gap of a row is judged once, by the surrogate of that time
+            search, new = Search(self.problem, self.surrogate), slice(len(self._gaps), len(rows))
+            given = rows[new, self.problem.knob_width :]
+            lowest = [search.means(given[at : at + 512]).min(1) for at in range(0, len(given), 512)]
+            self._gaps = np.concatenate([self._gaps, values[new] - np.concatenate(lowest)])
+        order = np.argsort(self._gaps, kind="stable")
+        near, rest = order[: ROWS * 3 // 4], order[ROWS * 3 // 4 :]
+        return np.sort(np.concatenate([near, self._rng.choice(rest, ROWS - len(near), replace=False)]))
+
+    def _candidates(self) -> np.ndarray:
+        """Knobs: an even spread, and the latest ones that were tried, moved a little."""
+        problem, rng = self.problem, self._rng
+        latest = self.surrogate.rows[-CANDIDATES:, : problem.knob_width]
+        size = np.exp(rng.uniform(*np.log(JITTER), (len(latest), 1)))
+        real = np.concatenate([np.full(axis.width, isinstance(axis, Real)) for axis in problem.knobs])
+        moved = np.clip(latest + real * size * rng.standard_normal(latest.shape), -1.0, 1.0)
+        return np.concatenate([even_knobs(problem, CANDIDATES, rng), moved])
+
+    def _curious(self, search: Search, conditions: np.ndarray, kappas: np.ndarray) -> np.ndarray:
+        means = search.means(conditions)
+        count = min(SHORTLIST, means.shape[1])
+        apart = search.spread_out(means, count)
+        lowest = np.argpartition(means, count - 1, 1)[:, :count]
+        picks = np.concatenate([apart, lowest], 1)
+        points = self.problem.join(search.candidates[picks], conditions[:, None])  # [C, 2 count, width]
+        mean, spread = self.surrogate.both(points.reshape(-1, self.problem.width))
+        cost = (mean - np.repeat(kappas, picks.shape[1]) * spread).reshape(picks.shape)
+        cost[np.isinf(np.take_along_axis(means, picks, 1))] = np.inf
+        return np.asarray(points[np.arange(len(points)), cost.argmin(1)])
+
+    def _new(self, points: np.ndarray, also: np.ndarray | None = None) -> np.ndarray:
+        """Those points that were neither tried before nor are repeated among themselves."""
+        tried = self.points if also is None else np.concatenate([self.points, also])
+        seen = {row.tobytes() for row in _rounded(tried)}
+        fresh = []
+        for point, key in zip(points, _rounded(points), strict=True):
+            if key.tobytes() not in seen:
+                seen.add(key.tobytes())
+                fresh.append(point)
+        return np.array(fresh).reshape(-1, points.shape[1])
+
+
+def _rounded(points: np.ndarray) -> np.ndarray:
+    return np.round(points / SAME).astype(np.int64)

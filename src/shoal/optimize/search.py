@@ -1,0 +1,153 @@
+"""Searching the minima of a surrogate's mean: many candidates, then gradient steps. f is not evaluated."""
+
+from __future__ import annotations
+
+import numpy as np
+from scipy.stats import qmc
+
+from shoal.optimize.axes import Real
+from shoal.optimize.kernel import Side
+from shoal.optimize.problem import Problem
+from shoal.optimize.surrogate import Surrogate
+
+CANDIDATES = 256  # evenly spread settings of the knobs, and as many from the rows
+STARTS = 4  # descents per condition
+STEPS = 16
+APART = 0.1  # distance between the starts of descents, per root of a knob's columns
+AT_ONCE = 64  # conditions at a time, to bound memory
+
+
+def even_knobs(problem: Problem, n: int, rng: np.random.Generator) -> np.ndarray:
+    """Columns [n, knob_width] that cover the knobs' box evenly; whole numbers and choices appear equally often."""
+    return _even(problem, n, rng, 0)[:, : problem.knob_width]
+
+
+def even_points(problem: Problem, n: int, rng: np.random.Generator) -> np.ndarray:
+    """Points [n, width] that cover knobs and conditions evenly."""
+    return _even(problem, n, rng, problem.n_conditions)
+
+
+def even_conditions(problem: Problem, n: int, rng: np.random.Generator) -> np.ndarray:
+    """[n, n_conditions], evenly spread from -1 to 1."""
+    return _unit(problem.n_conditions, n, rng) * 2.0 - 1.0
+
+
+def _even(problem: Problem, n: int, rng: np.random.Generator, conditions: int) -> np.ndarray:
+    unit = _unit(problem.n_knobs + conditions, n, rng)
+    action = np.empty((n, problem.n_knobs))
+    for i, axis in enumerate(problem.knobs):
+        column = unit[:, i]
+        action[:, i] = (
+            2.0 * column - 1.0 if isinstance(axis, Real) else np.minimum(column * axis.size, axis.size - 1) // 1
+        )
+    blank = np.zeros((n, problem.width))
+    if conditions:
+        blank[:, problem.knob_width :] = 2.0 * unit[:, problem.n_knobs :] - 1.0
+    return np.asarray(problem.from_action(blank, action))
+
+
+def _unit(sides: int, n: int, rng: np.random.Generator) -> np.ndarray:
+    """[n, sides] of a scrambled Sobol sequence, from 0 to 1."""
+    if not sides:
+        return np.zeros((n, 0))
+    power = max(0, n - 1).bit_length()
+    return np.asarray(qmc.Sobol(sides, rng=rng).random_base2(power)[:n])
+
+
+def usual_candidates(problem: Problem, surrogate: Surrogate) -> np.ndarray:
+    """Knob columns [S, knob_width]: an even spread, and knobs of rows, the latest of which are near the minima."""
+    latest = surrogate.rows[-CANDIDATES:, : problem.knob_width]
+    return np.concatenate([even_knobs(problem, CANDIDATES, np.random.default_rng(0)), latest])
+
+
+class Search:
+    """Minima of a surrogate's mean over the knobs, given conditions. Deterministic."""
+
+    def __init__(self, problem: Problem, surrogate: Surrogate, candidates: np.ndarray | None = None) -> None:
+        self._problem, self._surrogate = problem, surrogate
+        self.candidates = usual_candidates(problem, surrogate) if candidates is None else candidates
+        gaps = ((self.candidates[:, None] - self.candidates[None]) ** 2).sum(-1)
+        self._close = gaps < APART**2 * problem.knob_width
+        self._moving = [i for i, axis in enumerate(problem.knobs) if isinstance(axis, Real)]
+        self._columns = [surrogate.kernel.groups[i][0] for i in self._moving]
+        self._held = [i for i in range(surrogate.kernel.axes) if i not in self._moving]
+
+    def means(self, conditions: np.ndarray) -> np.ndarray:
+        """The mean at every candidate: [C, S]; infinite where f is expected to fail."""
+        problem = self._problem
+        blank = np.zeros((len(conditions), problem.knob_width))
+        given = np.concatenate([blank, conditions], 1)
+        knobs = np.pad(self.candidates, ((0, 0), (0, problem.n_conditions)))
+        means = self._surrogate.over(knobs, given, problem.n_knobs)
+        if len(self._surrogate.failed):
+            for row, condition in zip(means, conditions, strict=True):
+                row[~self._surrogate.works(problem.join(self.candidates, condition[None]))] = np.inf
+        return means
+
+    def spread_out(self, costs: np.ndarray, count: int) -> np.ndarray:
+        """The candidates with the lowest costs [C, S] that are not close to each other: positions [C, count]."""
+        costs, every = costs.copy(), np.arange(len(costs))
+        picks = np.empty((len(costs), count), int)
+        for i in range(count):
+            picks[:, i] = costs.argmin(1)
+            costs[self._close[picks[:, i]]] += 1e30  # only if no other is left
+            costs[every, picks[:, i]] = np.inf
+        return picks
+
+    def minima(self, conditions: np.ndarray) -> np.ndarray:
+        """The points [C, width] with the lowest mean for conditions [C, n_conditions]."""
+        parts = [self._minima(conditions[at : at + AT_ONCE]) for at in range(0, len(conditions), AT_ONCE)]
+        return np.concatenate(parts) if parts else np.zeros((0, self._problem.width))
+
+    def _minima(self, conditions: np.ndarray) -> np.ndarray:
+        starts = min(STARTS, len(self.candidates))
+        picks = self.spread_out(self.means(conditions), starts)
+        points = self._problem.join(self.candidates[picks], conditions[:, None]).reshape(-1, self._problem.width)
+        points, means = self.descend(points)
+        if len(self._moving) < self._problem.n_knobs:
+            points, means = self.descend(self._sweep(points))
+        means = np.where(self._surrogate.works(points), means, np.inf).reshape(-1, starts)
+        return points.reshape(len(conditions), starts, -1)[np.arange(len(conditions)), means.argmin(1)]
+
+    def descend(self, points: np.ndarray, steps: int = STEPS, first: float = 0.05) -> tuple[np.ndarray, np.ndarray]:
+        """Steps against the mean's gradient over the real knobs, each as long as has paid off: points [M, width] and means [M]."""
+        points, columns = np.array(points, np.float64), self._columns
+        if not columns:
+            return points, self._surrogate.mean(points)
+        surrogate = self._surrogate
+        fixed = surrogate.kernel.side(surrogate.theta, points, surrogate.rows, self._held)
+        mean, slope = self._slopes(points, fixed)
+        reach = np.full(len(points), first)
+        for _ in range(steps):
+            at_edge = ((points[:, columns] >= 1.0) & (slope < 0)) | ((points[:, columns] <= -1.0) & (slope > 0))
+            free = np.where(at_edge, 0.0, slope)
+            length = np.linalg.norm(free, axis=1, keepdims=True)
+            trial = points.copy()
+            trial[:, columns] = np.clip(
+                points[:, columns] - reach[:, None] * free / np.maximum(length, 1e-300), -1.0, 1.0
+            )
+            new, new_slope = self._slopes(trial, fixed)
+            better = (new < mean) & surrogate.works(trial)
+            points[better], mean[better], slope[better] = trial[better], new[better], new_slope[better]
+            reach = np.where(better, reach * 1.3, reach * 0.35)
+        return points, mean
+
+    def _slopes(self, points: np.ndarray, fixed: Side) -> tuple[np.ndarray, np.ndarray]:
+        """Mean [M] and its gradient over the real knobs [M, K], in units of f."""
+        s = self._surrogate
+        k, slopes = s.kernel.moves(s.theta, points, s.rows, self._moving, fixed)
+        gradient = np.stack([slope @ s.weights for slope in slopes], 1)
+        return s.centre + s.scale * (k @ s.weights), s.scale * gradient
+
+    def _sweep(self, points: np.ndarray) -> np.ndarray:
+        """Each knob that is not real in turn through all its values, the others held."""
+        for i, axis in enumerate(self._problem.knobs):
+            if isinstance(axis, Real):
+                continue
+            columns = list(self._surrogate.kernel.groups[i])
+            tried = np.repeat(points[:, None], axis.size, 1)
+            tried[..., columns] = axis.columns(np.arange(axis.size, dtype=np.float64))
+            flat = tried.reshape(-1, points.shape[1])
+            means = np.where(self._surrogate.works(flat), self._surrogate.mean(flat), np.inf).reshape(len(points), -1)
+            points = tried[np.arange(len(points)), means.argmin(1)]
+        return points

@@ -1,0 +1,274 @@
+"""Laws from few evaluations: within the budget, whatever f does, and kept on disk."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from shoal.core.errors import BadInput
+from shoal.optimize import Law, Problem, choice, load, records
+from shoal.optimize.choice import choose
+from shoal.optimize.distil import META, distil
+from shoal.optimize.explorer import Explorer
+from shoal.optimize.frugal import learn_frugally
+from shoal.optimize.functions import make
+from shoal.optimize.search import even_points
+
+
+class Counted:
+    """A bowl whose minimum moves with the condition. Counts its own calls; fails and stops where it is told to."""
+
+    __name__ = "bowl"
+
+    def __init__(self, fails: Any = lambda x, c: False, noise: float = 0.0, stop_at: int | None = None) -> None:
+        self.calls, self.fails, self.noise, self.stop_at = 0, fails, noise, stop_at
+        self.rng = np.random.default_rng(0)
+
+    def __call__(self, x: float, c: float) -> float:
+        self.calls += 1
+        if self.calls == self.stop_at:
+            raise KeyboardInterrupt
+        if self.fails(x, c):
+            raise ZeroDivisionError("no such device")
+        return (x - 0.5 * c - 0.3) ** 2 + self.noise * self.rng.standard_normal()
+
+
+def bowl(f: Any, **more: Any) -> Problem:
+    return Problem(f, knobs={"x": (-1, 1)}, conditions={"c": (-1, 1)}, kind="python", **more)
+
+
+def frugal(problem: Problem, out: Path | None, **how: Any) -> Any:
+    return learn_frugally(problem, **{"budget": 40, "score": False, "out": out, **how})
+
+
+def off(law: Any, **how: Any) -> float:
+    c = np.linspace(-0.9, 0.9, 13)
+    return float(np.abs(law(c=c, **how)["x"] - 0.5 * c - 0.3).max())
+
+
+def test_a_law_from_forty_evaluations_and_not_one_more(tmp_path: Path) -> None:
+    f = Counted()
+    learnt = frugal(bowl(f), tmp_path / "run")
+    assert f.calls == learnt.evaluations == 40
+    law = learnt.law
+    assert off(law) < 0.01 and off(law, polish=False) < 0.05
+    told = law.explain(c=0.2)
+    assert f.calls == 40
+    assert told.knobs == law(c=0.2) and told.predicted == pytest.approx(0.0, abs=0.01)
+    assert 0 <= told.spread < 0.05 and told.distance < 0.3 and told.evaluations == 40
+    lines = (tmp_path / "run" / "evaluations.jsonl").read_text().splitlines()
+    assert len(lines) == 40 and json.loads(lines[0]).keys() == {"x", "c", "value"}
+
+    again = load(tmp_path / "run" / "law.safetensors")
+    c = np.linspace(-1, 1, 9)
+    for polish in (True, False):
+        np.testing.assert_allclose(again(c=c, polish=polish)["x"], law(c=c, polish=polish)["x"], atol=1e-6)
+    assert again.explain(c=0.2).spread == pytest.approx(told.spread, abs=1e-6)
+    scope: dict[str, Any] = {}
+    exec(law.export(tmp_path / "device.py").read_text(), scope)
+    assert scope["law"](c=0.2)["x"] == pytest.approx(law(c=0.2, polish=False)["x"], abs=1e-6)
+
+
+def test_the_same_seed_gives_the_same_law(tmp_path: Path) -> None:
+    laws = [frugal(bowl(Counted()), tmp_path / str(i), budget=24, seed=i // 2).law for i in range(3)]
+    first, again, other = (law(c=0.1234)["x"] for law in laws)
+    assert first == again != other
+
+
+def test_an_f_that_raises_on_arrays_stays_within_the_budget(tmp_path: Path) -> None:
+    calls = 0
+
+    def f(x: Any, c: Any) -> Any:
+        nonlocal calls
+        calls += np.size(x)
+        if np.size(x) > 1 and calls > 30:
+            raise ValueError("one at a time")
+        return (x - c) ** 2
+
+    problem = Problem(f, knobs={"x": (-1, 1)}, conditions={"c": (-1, 1)}, kind="numpy")
+    frugal(problem, tmp_path / "run", budget=50)
+    assert calls <= 50
+
+
+def test_failures_are_avoided(tmp_path: Path) -> None:
+    f = Counted(fails=lambda x, c: x > 0.4)
+    learnt = frugal(bowl(f), tmp_path / "run", budget=50)
+    assert 0 < learnt.dropped < 30 and f.calls == 50
+    assert (learnt.law(c=np.linspace(-0.9, 0.9, 9))["x"] < 0.45).all()
+    values = [json.loads(line)["value"] for line in (tmp_path / "run" / "evaluations.jsonl").open()]
+    assert values.count(None) == learnt.dropped
+
+
+def test_an_f_that_always_fails_is_refused(tmp_path: Path) -> None:
+    f = Counted(fails=lambda x, c: True)
+    with pytest.raises(BadInput, match=r"all of 64 evaluations failed: ZeroDivisionError: no such device"):
+        frugal(bowl(f), tmp_path / "run", budget=500)
+    assert f.calls == 64 and not (tmp_path / "run").exists()
+    with pytest.raises(BadInput, match="all of 5 evaluations failed"):
+        frugal(bowl(Counted(fails=lambda x, c: True)), tmp_path / "run", budget=5)
+
+
+@pytest.mark.parametrize("budget", [0, -3])
+def test_no_budget_is_refused(tmp_path: Path, budget: int) -> None:
+    with pytest.raises(BadInput, match=f"budget is {budget}: at least 1"):
+        frugal(bowl(Counted()), tmp_path / "run", budget=budget)
+
+
+def test_one_evaluation_is_enough_for_an_answer(tmp_path: Path) -> None:
+    f = Counted()
+    assert -1 <= frugal(bowl(f), tmp_path / "run", budget=1).law(c=0.0)["x"] <= 1
+    assert f.calls == 1
+
+
+def test_noise_is_averaged_out(tmp_path: Path) -> None:
+    learnt = frugal(bowl(Counted(noise=0.05), noisy=True), tmp_path / "run", budget=60)
+    assert off(learnt.law) < 0.3
+    assert 0.02 < learnt.summary["noise"] < 0.1
+
+
+def test_a_finite_problem_ends_when_all_is_tried(tmp_path: Path) -> None:
+    tried = []
+
+    def f(n: int, mode: str) -> float:
+        tried.append((n, mode))
+        return (n - 3) ** 2 + (mode != "b")
+
+    problem = Problem(f, knobs={"n": range(1, 6), "mode": ["a", "b"]}, kind="python")
+    learnt = frugal(problem, tmp_path / "run", budget=30)
+    assert len(tried) == len(set(tried)) <= 10
+    assert learnt.law() == {"n": 3, "mode": "b"} == learnt.law(polish=False)
+
+
+def test_mixed_knobs(tmp_path: Path) -> None:
+    def f(x: float, mode: str, n: int, c: float) -> float:
+        return (x - 0.5 * c) ** 2 + {"a": c, "b": -c, "c": 0.5}[mode] + 0.1 * (n - 3) ** 2
+
+    knobs = {"x": (-1, 1), "mode": ["a", "b", "c"], "n": range(1, 6)}
+    problem = Problem(f, knobs=knobs, conditions={"c": (-1, 1)}, kind="python")
+    law = frugal(problem, tmp_path / "run", budget=90).law
+    for c, mode in ((-0.6, "a"), (0.6, "b")):
+        found = law(c=c)
+        assert (found["mode"], found["n"]) == (mode, 3) and found["x"] == pytest.approx(0.5 * c, abs=0.1)
+
+
+def test_a_stopped_run_goes_on_and_loses_nothing(tmp_path: Path) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        frugal(bowl(Counted(stop_at=24)), tmp_path / "run")
+    file = tmp_path / "run" / "evaluations.jsonl"
+    assert len(file.read_text().splitlines()) == 23
+    with file.open("a") as half:
+        half.write('{"x": 0.1, "c"')  # a kill in the middle of a line
+    f = Counted()
+    learnt = frugal(bowl(f), None, resume=tmp_path / "run")
+    assert f.calls == 40 - 23 and len(file.read_text().splitlines()) == 40
+    assert off(learnt.law) < 0.02
+    other = Problem(lambda y: 0.0, knobs={"y": (-1, 1)}, kind="python")
+    with pytest.raises(BadInput, match="is of another problem"):
+        frugal(other, None, resume=tmp_path / "run")
+
+
+def test_a_table_of_a_lab_is_a_warm_start(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    rows = [f"{c:.4f},{(x - 0.5 * c - 0.3) ** 2:.12f},{x:.4f}" for x, c in rng.uniform(-1, 1, (40, 2)).round(4)]
+    (tmp_path / "old.csv").write_text("\n".join(["c,value,x", *rows, "0.5,,-0.9"]))
+    f = Counted()
+    learnt = frugal(bowl(f), tmp_path / "run", budget=4, data=tmp_path / "old.csv")
+    assert f.calls == 4 and learnt.summary["warm"] == 41 and learnt.dropped == 1
+    assert off(learnt.law) < 0.05
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "said"),
+    [
+        ("a.csv", "x,value\n1,2\n", "line 2: column 'c' is missing. Expected: x, c, value"),
+        ("a.csv", "x,c,d,value\n1,0,2,3\n", "unknown column 'd'"),
+        ("a.csv", "x,c,value\n7,0,1\n", "x is 7: outside its bounds"),
+        ("a.csv", "x,c,value\nlow,0,1\n", "line 2: x='low': it must be a number"),
+        ("a.csv", "x,c,value\n1,0,cold\n", "value is 'cold': expected a number"),
+        ("a.csv", "x,c,value\n1,0\n1\n", "number of values differs"),
+        ("a.jsonl", '{"x": 1}\n', "line 1: column 'c' is missing"),
+        ("a.jsonl", "[1]\n\n", "line 1: expected a JSON object"),
+        ("a.txt", "x", "ends in .jsonl or .csv"),
+        ("missing/a.csv", None, "cannot read data"),
+    ],
+)
+def test_tables_that_do_not_fit(tmp_path: Path, name: str, text: str | None, said: str) -> None:
+    if text is not None:
+        (tmp_path / name).write_text(text)
+    with pytest.raises(BadInput, match=said.replace("(", r"\(")):
+        frugal(bowl(Counted()), tmp_path / "run", data=tmp_path / name)
+
+
+BEST = {"sphere": 0.2 * 5.12, "rastrigin": 0.2 * 5.12, "levy": 1.0 + 0.2 * 10.0}  # of the knob, whatever the condition
+
+
+def test_ahead_of_policy_gradients_at_300_evaluations(tmp_path: Path) -> None:
+    from shoal.optimize import learn_to_optimize
+
+    c = np.linspace(-0.95, 0.95, 17)[:, None]
+    for name, x in BEST.items():
+        free = make(name, shift=0.2)
+        bounds = {axis.name: (axis.low, axis.high) for axis in free.axes}
+        knobs, conditions = {"x1": bounds["x1"]}, {"x2": bounds["x2"]}
+        problem = Problem(free.devices[0], knobs=knobs, conditions=conditions, kind="numpy", name=name)
+        best = problem.evaluate(problem.join(problem.normalise(x1=x, x2=0.0)[:1], c))
+        random = problem.evaluate(problem.sample(np.random.default_rng(0), 2000)).mean() - best.mean()
+        regret = {}
+        for algo in ("surrogate", "reinforce"):
+            how: dict[str, Any] = {} if algo == "surrogate" else {"runtime": "inline", "drivers": 1}
+            law = learn_to_optimize(problem, algo=algo, budget=300, out=tmp_path / f"{name}-{algo}", **how)
+            regret[algo] = float(np.mean(problem.evaluate(law.answers(c)) - best)) / random
+        assert regret["surrogate"] < 0.01 and 5 * regret["surrogate"] < regret["reinforce"], (name, regret)
+
+
+def test_auto_chooses_by_budget_and_cost(monkeypatch: pytest.MonkeyPatch) -> None:
+    traced = make("sphere")
+    assert choose(traced, 300)[:2] == ("surrogate", 300)
+    assert choose(traced, 200_000)[:2] == ("ppo", 200_000) and choose(traced, None)[:2] == ("ppo", None)
+    f = Counted()
+    monkeypatch.setattr(choice, "CHEAP", 1e9)
+    assert choose(bowl(f), 50_000)[:2] == ("ppo", 49_999) and f.calls == 1  # to see what it costs
+    monkeypatch.setattr(choice, "CHEAP", 0.0)
+    dear = choose(bowl(Counted()), 50_000)
+    assert dear[:2] == ("surrogate", 20_000) and dear.why.startswith(
+        "auto: surrogate with 20,000 evaluations, because f takes"
+    )
+    assert choose(bowl(Counted()), None)[:2] == ("surrogate", 2000)
+
+
+def test_laws_without_a_surrogate_cannot_explain() -> None:
+    problem = bowl(Counted())
+    law = Law(problem, distil(problem, even_points(problem, 8, np.random.default_rng(0))), 1, META)
+    with pytest.raises(BadInput, match="has no surrogate"):
+        law.explain(c=0.1)
+    assert law(c=0.1) == law(c=0.1, polish=False)
+
+
+def test_records_come_back_as_they_were(tmp_path: Path) -> None:
+    problem = Problem(
+        lambda x, mode, n, c: 0.0,
+        knobs={"x": (0.1, 5.0), "mode": ["a", 2, True], "n": range(3, 30, 3)},
+        conditions={"c": (-40, 125)},
+        kind="python",
+    )
+    points = even_points(problem, 20, np.random.default_rng(0))
+    values = np.where(np.arange(20) % 5, np.arange(20.0), np.nan)
+    record = records.Record(problem, tmp_path / "evaluations.jsonl")
+    record.add(points, values)
+    record.close()
+    again, told = records.read(problem, tmp_path / "evaluations.jsonl")
+    np.testing.assert_allclose(again, points, atol=1e-12)
+    np.testing.assert_array_equal(told, values)
+
+
+def test_penalties_count_as_failures() -> None:
+    problem = Problem(lambda x: 0.0, knobs={"x": (-1, 1)}, kind="python")
+    explorer = Explorer(problem)
+    x = np.linspace(-1, 1, 41)[:, None]
+    explorer.tell(x, np.where(x[:, 0] > 0.525, 1e9, -x[:, 0]))
+    explorer.refresh()
+    assert explorer.surrogate.values.max() <= 1.0 and len(explorer.surrogate.failed) == 10
