@@ -90,10 +90,14 @@ class Replay(NamedTuple):
     replacement: bool = True  # a row may be twice in one minibatch
     save_limit: float = 1.0  # GiB: a replay that may grow larger is not part of checkpoints
     fresh: bool = False
+    sequence: int = 1  # steps of a row: more than one for recurrent nets
 
 
 class Kept(NamedTuple):
-    """What `prepare` gives a replay. Every array begins with [T, B], or with [N] once it is flattened."""
+    """What `prepare` gives a replay. Every array begins with [rows, B], or with [N] once it is flattened.
+
+    A row is one step, or one sequence of steps for recurrent nets.
+    """
 
     rows: Any  # a named tuple of arrays
     valid: Array  # rows that are kept
@@ -189,7 +193,7 @@ class Algorithm(Protocol):
         """Once an unroll: statistics, log-probabilities, advantages. A batch whose arrays begin with [T, B].
 
         `acted` is what acted, where the learner still holds it; otherwise `extras` has what is needed. With a replay the
-        batch is a `Kept`, and what `gradients` gets is a `Drawn`.
+        batch is a `Kept` of rows, each of which stands alone, and what `gradients` gets is a `Drawn`.
         """
 
     def gradients(self, state: LearnerState, minibatch: Any, key: Array) -> tuple[Params, Feedback]:

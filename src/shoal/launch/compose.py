@@ -92,7 +92,7 @@ def make_blueprint(
         blueprint = with_replay(blueprint, loaded, say)
     if isinstance(algorithm.experience, Replay):
         check_memory(blueprint, available_memory())
-        warmup = algorithm.experience.warmup
+        warmup = algorithm.experience.warmup * algorithm.experience.sequence
         if loaded is None and warmup > settings.steps:
             raise BadInput(f"--algo.warmup is {warmup}: no gradient would be made within --steps {settings.steps}")
     if weights is not None:
