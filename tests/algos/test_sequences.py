@@ -356,17 +356,18 @@ def test_continuous_control_against_loops_and_differences(name: str, cell: str) 
         each = [batch.weight[n] * 0.5 * (e**2).sum() for n, steps in enumerate(errors(critic)) for e in steps]
         return float(sum(each) / len(each))
 
+    theirs = [seen_by(algorithm, "critic", params["critic"], params["critic"], row) for row in rows]
+
     def policy_loss(policy: Any) -> float:
         each = []
         for n, row in enumerate(rows):
             mine = seen_by(algorithm, "policy", policy, params["policy"], row)
-            theirs = seen_by(algorithm, "critic", params["critic"], params["critic"], row)
             for t in np.flatnonzero(row.learnt):
                 if name == "sac":
                     action, log_pi = sample(policy, mine[t], noises[1][t, n])
-                    each.append(alpha * log_pi - q_of(params["critic"], theirs[t], action).min())
+                    each.append(alpha * log_pi - q_of(params["critic"], theirs[n][t], action).min())
                 else:
-                    each.append(-q_of(params["critic"], theirs[t], np.tanh(trunk(policy, mine[t])))[0])
+                    each.append(-q_of(params["critic"], theirs[n][t], np.tanh(trunk(policy, mine[t])))[0])
         return float(sum(each) / len(each))
 
     np.testing.assert_allclose(feedback.metrics["value"], critic_loss(params["critic"]), rtol=1e-6)

@@ -175,7 +175,9 @@ class ContinuousControl(OffPolicy[C, N]):
         """The policy's gradient is made of the critics before their step; both are clipped by themselves."""
         rows = self.learnt_rows(state, minibatch)
         target_key, policy_key = jax.random.split(key)
-        target = self.target(state, rows, target_key)
+        # Behind a barrier: XLA would fuse SAC's entropy into the critics' gradient, and compute it once for each hidden unit.
+        barrier: Any = jax.lax.optimization_barrier
+        target = barrier(self.target(state, rows, target_key))
         critic, counted = state.params["critic"], self.counted(rows)
 
         def critic_loss(critic: Params) -> tuple[Array, tuple[Array, Array, Array]]:

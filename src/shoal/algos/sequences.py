@@ -56,9 +56,9 @@ def cut(
             reward[now], tr.discount[now], tr.boundary[now], tr.valid[now], gamma, n
         )
         learnt = jnp.asarray(tr.valid[now], bool) & warm(tr.first[now], burn_in)
-        rows = (tr.obs[seen], tr.action[now], total, discount, steps, learnt, tr.first[seen])
-        found.append([jnp.swapaxes(jnp.asarray(x), 0, 1) for x in rows])  # [B, L, ...]
-    rows = Sequences(*(jnp.stack(parts) for parts in zip(*found, strict=True)), memory)
+        one = (tr.obs[seen], tr.action[now], total, discount, steps, learnt, tr.first[seen])
+        found.append([jnp.swapaxes(jnp.asarray(x), 0, 1) for x in one])  # [B, L, ...]
+    rows = Sequences._make([*(jnp.stack(parts) for parts in zip(*found, strict=True)), memory])
     return Kept(rows, rows.learnt.any(axis=-1))
 
 
@@ -70,8 +70,7 @@ def warm(first: Array, burn_in: int) -> Array:
 
 def time_major(rows: Sequences) -> Sequences:
     """Arrays [N, L, ...] as [L, N, ...]; the memory stays [N, M]."""
-    swapped = [jnp.swapaxes(x, 0, 1) for x in rows[:-1]]
-    return Sequences(*swapped, rows.memory)
+    return Sequences._make([*(jnp.swapaxes(x, 0, 1) for x in rows[:-1]), rows.memory])
 
 
 def at_bootstrap(x: Array, length: Array) -> Array:
