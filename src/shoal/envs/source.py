@@ -32,6 +32,7 @@ from shoal.envs.pendulum import Pendulum
 from shoal.envs.spaces import Actions, Observations
 
 BACKENDS = ("auto", "envpool", "gymnasium", "jax")
+_WHOLE: dict[str, JaxEnv] = {"CartPole-v1": CartPole(), "Pendulum-v1": Pendulum()}
 JAX_NATIVE: dict[str, Callable[[], JaxEnv]] = {
     "CartPole-v1": CartPole,
     "Pendulum-v1": Pendulum,
@@ -39,10 +40,7 @@ JAX_NATIVE: dict[str, Callable[[], JaxEnv]] = {
     "shoal/BoosterContinuous-v0": partial(Booster, continuous=True),
     "shoal/BoosterPlant-v0": partial(Booster, plant=True),
     "shoal/BoosterContinuousPlant-v0": partial(Booster, continuous=True, plant=True),
-    **{
-        name: partial(Masked, {"CartPole-v1": CartPole(), "Pendulum-v1": Pendulum()}[whole], name, shown)
-        for name, (whole, shown) in masked.IDS.items()
-    },
+    **{name: partial(Masked, _WHOLE[whole], name, shown) for name, (whole, shown) in masked.IDS.items()},
 }
 JAX_FIRST = "shoal/"  # ids of environments that only Shoal has: written in JAX, so `auto` steps them as batches
 
