@@ -42,6 +42,17 @@ CASES: dict[str, dict[str, Any]] = {
         "algo": {**DQN, "replay": "prioritized", "n_step": 3, "normalise_obs": True, "normalise_reward": True},
         "net": {"hidden": (8,), "dueling": True},
     },
+    "sequences": {
+        "env": Walk,
+        "algo": {**DQN, "sequence": 5, "burn_in": 2, "replay": "prioritized", "n_step": 3, "normalise_obs": True},
+        "net": {"hidden": (8,), "cell": "lstm", "cell_size": 8},
+    },
+    "critics with a memory": {
+        "env": "Pendulum-v1",
+        "backend": "jax",
+        "algo": {"name": "td3", **OFF_POLICY},
+        "net": {"hidden": (8,), "cell": "gru", "cell_size": 8},
+    },
 }
 
 
@@ -91,6 +102,8 @@ SHORT = [  # each case, and each runtime with overlap and without
     ("sac", "threads", True),
     ("td3", "processes", False),
     ("prioritized", "threads", False),
+    ("sequences", "threads", True),
+    ("critics with a memory", "processes", False),
 ]
 LONG = [
     (case, runtime, overlap)

@@ -48,6 +48,13 @@ CASES: dict[str, dict[str, Any]] = {
     "noise": {"env": "Pendulum-v1", "backend": "jax", "algo": DDPG, "net": MLP, **INLINE},
     "temperature": {"env": "Pendulum-v1", "backend": "jax", "algo": SAC, "net": MLP, **INLINE},
     "fused replay": {"env": "Pendulum-v1", "algo": TD3, "net": MLP, **FUSED},
+    "sequences": {
+        "env": Walk,
+        "algo": {**PRIORITIZED, "sequence": 5, "burn_in": 2},
+        "net": {**GRU, "cell": "lstm"},
+        **INLINE,
+    },
+    "fused sequences": {"env": "Pendulum-v1", "algo": SAC, "net": GRU, **FUSED},
     "fused": {"env": "CartPole-v1", "algo": NORMALISED, "net": MLP, **FUSED},
     "fused recurrent": {"env": "CartPole-v1", "algo": PPO, "net": GRU, **FUSED},
 }
@@ -74,7 +81,7 @@ def resume(run: shoal.Run, env: Any) -> shoal.Run:
 
 
 # Their parts are in other cases: sequential and a replay with priorities, fused and a cell with Gymnasium.
-SLOW = ("gymnasium sequential", "replay", "fused recurrent")
+SLOW = ("gymnasium sequential", "replay", "fused recurrent", "fused sequences")
 
 
 @pytest.mark.parametrize("case", [pytest.param(case, marks=pytest.mark.slow if case in SLOW else ()) for case in CASES])

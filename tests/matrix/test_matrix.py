@@ -54,11 +54,11 @@ def fits(algo: str, topology: str) -> bool:
 
 def train(out: Path, topology: str, runtime: str, algo: str = "ppo", **settings: Any) -> shoal.Run:
     actors = 1 if runtime == "fused" else 2
-    own: dict[str, Any] = OWN.get(algo, {})
+    own: dict[str, Any] = settings.pop("own", OWN.get(algo, {}))
     return shoal.train(
         "Pendulum-v1" if algo in CONTINUOUS else "CartPole-v1",
         algo={"name": algo, "unroll": T, **own},
-        net={"hidden": (8,)},
+        net=settings.pop("net", {"hidden": (8,)}),
         topology={
             "name": topology,
             **({"predictors": 1, "trainers": 1, "adjust": False} if topology == "ga3c" else {}),
@@ -110,6 +110,24 @@ def test_what_does_not_fit_is_refused_before_anything_starts(topology: str, runt
 @pytest.mark.parametrize("algo", [algo for algo in ALGOS if fits(algo, "sequential")])
 def test_algorithm_sequentially(algo: str, tmp_path: Path) -> None:
     check(train(tmp_path, "sequential", "inline", algo, backend="jax"))
+
+
+MEMORY = {"hidden": (8,), "cell": "lstm", "cell_size": 8}
+
+
+@pytest.mark.parametrize(
+    ("topology", "runtime", "algo"),
+    [
+        ("seed", "inline", "dqn"),
+        pytest.param("actor_learner", "threads", "td3", marks=pytest.mark.slow),
+        pytest.param("shared_params", "processes", "sac", marks=pytest.mark.slow),
+        pytest.param("sequential", "fused", "ddpg", marks=pytest.mark.slow),
+    ],
+)
+def test_sequences_travel_as_rows(topology: str, runtime: str, algo: str, tmp_path: Path) -> None:
+    """Sequences begin inside of the unroll too, so that the memory of each step travels with it."""
+    own = {**OWN[algo], "sequence": 5, "burn_in": 2, **({"replay": "uniform"} if runtime == "fused" else {})}
+    check(train(tmp_path, topology, runtime, algo, backend="jax", own=own, net=MEMORY))
 
 
 @pytest.mark.parametrize(

@@ -46,6 +46,21 @@ def test_dueling_is_the_value_plus_advantages_less_their_mean() -> None:
     np.testing.assert_allclose(q.q(params, obs), expected, rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.parametrize("spec", [VECTOR, IMAGE], ids=["vector", "image"])
+@pytest.mark.parametrize(("cell", "burn_in"), [("lstm", 2), ("gru", 0)])
+def test_a_sequence_is_step_after_step(spec: EnvSpec, cell: str, burn_in: int) -> None:
+    q = net(spec, cell=cell, cell_size=6, dueling=True)
+    params, rng = q.init(jax.random.key(0)), np.random.default_rng(0)
+    obs = rng.integers(0, 255, (5, 3, *spec.obs.shape)).astype(spec.obs.dtype)
+    first = rng.random((5, 3)) < 0.3
+    carry = {name: rng.normal(size=a.shape).astype(np.float32) for name, a in q.initial_carry(3).items()}
+    whole = q.sequence(params, obs, carry, first, burn_in)
+    for t in range(5):
+        values, carry = q.step(params, obs[t], carry, first[t])
+        np.testing.assert_allclose(values, whole[t], rtol=1e-4, atol=1e-5)
+    assert whole.shape == (5, 3, 5) and q.recurrent and not net().recurrent and net().initial_carry(3) == {}
+
+
 def test_no_action_begins_ahead() -> None:
     q = net(hidden=(64, 64))
     obs = np.random.default_rng(0).normal(size=(50, 3)).astype(np.float32)

@@ -11,13 +11,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from shoal.algos import sequences
 from shoal.algos.off_policy import OffPolicy, OffPolicyConfig
 from shoal.core.algorithm import ActorState, Drawn, Feedback, LearnerState, Optimiser, ParamGroup, Params
 from shoal.core.config import Fraction, NonNegativeFloat, Positive, PositiveFloat
 from shoal.core.errors import BadInput
-from shoal.core.trajectory import Array, Transitions
+from shoal.core.trajectory import Array, Sequences, Transitions
 from shoal.nets.continuous import ContinuousNet, count_entries, unbounded
 from shoal.ops import continuous_control, losses
+
+Rows = Transitions | Sequences
 
 FINEST = 1000  # largest denominator of the ratio of gradients to steps
 
@@ -112,7 +115,7 @@ class ContinuousControl(OffPolicy[C, N]):
         return self.acting({"policy": state.params["policy"]}, state, {**self.explore(state), "warmup": warm})
 
     def initial_carry(self, envs: int) -> dict[str, Array]:
-        carry = self.noise_carry(envs)
+        carry = {**self.noise_carry(envs), **self.net.initial_carry(envs)}
         if self.config.warmup_noise == "ar1":
             carry = {**carry, "warmup": jnp.zeros((envs, count_entries(self.task.spec)), jnp.float32)}
         return carry
@@ -122,7 +125,11 @@ class ContinuousControl(OffPolicy[C, N]):
     ) -> tuple[Array, dict[str, Array], dict[str, Array]]:
         envs, entries = obs.shape[0], count_entries(self.task.spec)
         noise, random = jax.random.normal(key, (2, envs, entries), jnp.float32)  # one draw: splitting keys is slower
-        seen = self.seen(actor.obs_mean, actor.obs_scale, obs)
+        extras, seen = self.remembered(carry), self.seen(actor.obs_mean, actor.obs_scale, obs)
+        if self.recurrent:
+            before = {name: carry[name] for name in self.net.initial_carry(1)}
+            seen, memory = self.net.step(actor.params["policy"], seen, before, first)
+            carry = {**carry, **memory}
         action, after = self.explored(actor, seen, carry, first, noise, explore)
         if "warmup" in carry:
             going_on = continuous_control.autoregressive(carry["warmup"], random, self.config.warmup_phi)
@@ -132,17 +139,32 @@ class ContinuousControl(OffPolicy[C, N]):
         else:
             random = jax.lax.erf(random * 0.5**0.5)  # uniform in [-1, 1]
         warm = (actor.explore["warmup"] > 0) & (explore > 0)
-        return jnp.where(warm[:, None], random, action) * self.scale, {}, after
+        return jnp.where(warm[:, None], random, action) * self.scale, extras, after
 
     # Learning.
 
-    @abc.abstractmethod
-    def target(self, state: LearnerState, rows: Transitions, key: Array) -> Array:
-        """Targets of the critics [N]."""
+    def views(self, group: str, part: Params, rows: Rows) -> tuple[Array, Array]:
+        """What `part`, the params of the policy or of the critics, sees before the action and after the window.
+
+        A policy's memory begins as it was when acting. Actors do not run the critics, so theirs begins empty: both are warmed up.
+        """
+        if isinstance(rows, Transitions):
+            return rows.obs, rows.next_obs
+        carry = self.memory(rows)
+        if group == "critic":
+            carry = {name: jnp.zeros_like(array) for name, array in carry.items()}
+        seen = self.net.sequence(part, rows.obs, carry, rows.first, self.burn_in)
+        return seen[:-1], sequences.at_bootstrap(seen, rows.length)
 
     @abc.abstractmethod
-    def policy_loss(self, params: Params, critic: Params, obs: Array, key: Array) -> tuple[Array, dict[str, Array]]:
-        """The loss of all parameter groups except the critics, and metrics."""
+    def target(self, state: LearnerState, rows: Rows, key: Array) -> Array:
+        """[N] (sequences: [L, N]) what the critics should say of the rows."""
+
+    @abc.abstractmethod
+    def policy_loss(
+        self, params: Params, critic: Params, rows: Rows, seen: Array, key: Array
+    ) -> tuple[Array, dict[str, Array]]:
+        """The loss of all groups but the critics, and metrics. `seen` is what the critics see of the rows."""
 
     @property
     @abc.abstractmethod
@@ -153,20 +175,23 @@ class ContinuousControl(OffPolicy[C, N]):
         """Gradients of critics and policy at the same weights, clipped separately."""
         rows = self.learnt_rows(state, minibatch)
         target_key, policy_key = jax.random.split(key)
-        target = self.target(state, rows, target_key)
-        critic = state.params["critic"]
+        # Behind a barrier: XLA would fuse SAC's entropy into the critics' gradient, and compute it once for each hidden unit.
+        barrier: Any = jax.lax.optimization_barrier
+        target = barrier(self.target(state, rows, target_key))
+        critic, counted = state.params["critic"], self.counted(rows)
 
-        def critic_loss(critic: Params) -> tuple[Array, tuple[Array, Array]]:
-            q_tm1 = self.net.q(critic, rows.obs, rows.action / self.scale)
-            loss, td = continuous_control.critic_loss(q_tm1, target, minibatch.weight)
-            return loss, (td, jnp.mean(q_tm1))
+        def critic_loss(critic: Params) -> tuple[Array, tuple[Array, Array, Array]]:
+            seen, _ = self.views("critic", critic, rows)
+            q_tm1 = self.net.q(critic, seen, rows.action / self.scale)
+            loss, td = continuous_control.critic_loss(q_tm1, target, counted * minibatch.weight)
+            return loss, (td, jnp.mean(q_tm1), jax.lax.stop_gradient(seen))
 
-        (loss, (td, q)), critic_grads = jax.value_and_grad(critic_loss, has_aux=True)(critic)
+        (loss, (td, q, seen)), critic_grads = jax.value_and_grad(critic_loss, has_aux=True)(critic)
         others = {name: part for name, part in state.params.items() if name != "critic"}
 
         def policy(others: Params) -> tuple[Params, dict[str, Array]]:
             found: tuple[Params, dict[str, Array]] = jax.grad(self.policy_loss, has_aux=True)(
-                others, critic, rows.obs, policy_key
+                others, critic, rows, seen, policy_key
             )
             return found
 
@@ -184,9 +209,9 @@ class ContinuousControl(OffPolicy[C, N]):
         for name, part in {"critic": critic_grads, **other_grads}.items():
             grads[name], norm = losses.clip_by_global_norm(part, self.config.max_grad_norm)
             norms.append(norm)
-        metrics = {"value": loss, "q": q, "td": jnp.mean(jnp.abs(td)), **metrics}
+        metrics = {"value": loss, "q": q, "td": jnp.mean(counted * jnp.abs(td)), **metrics}
         metrics["grad_norm"] = jnp.sqrt(jnp.sum(jnp.square(jnp.stack(norms))))
-        return grads, Feedback(metrics, jnp.asarray(False), jax.lax.stop_gradient(td), moved)
+        return grads, Feedback(metrics, jnp.asarray(False), self.errors(td, rows), moved)
 
     def settle(self, state: LearnerState, params: Params) -> LearnerState:
         """The state with these params; the targets move when the policy does."""

@@ -11,10 +11,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, final
 
+from shoal.algos.continuous import Rows
 from shoal.algos.deterministic import Deterministic, DeterministicConfig
 from shoal.core.algorithm import LearnerState
 from shoal.core.config import NonNegativeFloat
-from shoal.core.trajectory import Array, Transitions
+from shoal.core.trajectory import Array
 from shoal.ops import continuous_control
 
 
@@ -35,11 +36,11 @@ class DDPG(Deterministic[DDPGConfig]):
     critics: ClassVar[int] = 1
     about: ClassVar[str] = "deep deterministic policy gradients: a policy that maximises its critic (Box actions)"
 
-    def target(self, state: LearnerState, rows: Transitions, key: Array) -> Array:
+    def target(self, state: LearnerState, rows: Rows, key: Array) -> Array:
         """`r + discount q'(s', mu'(s'))`."""
         old = state.extra["target"]
-        action = self.net.policy(old["policy"], rows.next_obs)
-        return continuous_control.q_target(rows.reward, rows.discount, self.net.q(old["critic"], rows.next_obs, action))
+        seen, action = self.bootstrap(old, rows)
+        return continuous_control.q_target(rows.reward, rows.discount, self.net.q(old["critic"], seen, action))
 
     @property
     def delay(self) -> int:

@@ -7,7 +7,7 @@ from typing import ClassVar, Literal, TypeVar
 
 import jax.numpy as jnp
 
-from shoal.algos.continuous import ContinuousConfig, ContinuousControl
+from shoal.algos.continuous import ContinuousConfig, ContinuousControl, Rows
 from shoal.core.algorithm import ActorState, LearnerState, Params
 from shoal.core.config import Fraction, NonNegativeFloat
 from shoal.core.trajectory import Array
@@ -62,8 +62,16 @@ class Deterministic(ContinuousControl[C, DeterministicNet]):
             moved = scale * noise
         return jnp.clip(action + explore[:, None] * moved, -1.0, 1.0), carry
 
-    def policy_loss(self, params: Params, critic: Params, obs: Array, key: Array) -> tuple[Array, dict[str, Array]]:
+    def bootstrap(self, target: Params, rows: Rows) -> tuple[Array, Array]:
+        """What the target critics see after the window, and the action of the target policy there."""
+        action = self.net.policy(target["policy"], self.views("policy", target["policy"], rows)[1])
+        return self.views("critic", target["critic"], rows)[1], action
+
+    def policy_loss(
+        self, params: Params, critic: Params, rows: Rows, seen: Array, key: Array
+    ) -> tuple[Array, dict[str, Array]]:
         """`-mean q_0(s, mu(s))`: the deterministic policy gradient (Silver et al. 2014)."""
         first = {"q0": critic["q0"]}
-        loss = -jnp.mean(self.net.q(first, obs, self.net.policy(params["policy"], obs))[0])
+        action = self.net.policy(params["policy"], self.views("policy", params["policy"], rows)[0])
+        loss = -jnp.mean(self.counted(rows) * self.net.q(first, seen, action)[0])
         return loss, {"policy": loss}

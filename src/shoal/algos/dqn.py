@@ -1,9 +1,10 @@
 """DQN: action values from a replay, with a target network that follows slowly.
 
 Mnih et al. 2015, https://doi.org/10.1038/nature14236; double: van Hasselt et al. 2016; dueling: Wang et al. 2016;
-prioritized: Schaul et al. 2016; n-step: Hessel et al. 2018. Deviations: the minibatches of all gradients in a round are drawn
-together, and priorities are updated after the round; n-step windows end with the unroll; observations and rewards may be
-normalised, always with the current running statistics, however old the row; Adam instead of RMSProp.
+prioritized: Schaul et al. 2016; n-step: Hessel et al. 2018; recurrent: Kapturowski et al. 2019. Deviations: the minibatches of
+all gradients in a round are drawn together, and priorities are updated after the round; n-step windows end with the unroll;
+observations and rewards may be normalised, always with the current running statistics, however old the row; Adam instead of
+RMSProp.
 """
 
 from __future__ import annotations
@@ -15,11 +16,12 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from shoal.algos import sequences
 from shoal.algos.off_policy import OffPolicy, OffPolicyConfig
 from shoal.core.algorithm import ActorState, Drawn, Feedback, LearnerState, Optimiser, ParamGroup, Params
 from shoal.core.config import Fraction, Positive
 from shoal.core.errors import BadInput
-from shoal.core.trajectory import Array
+from shoal.core.trajectory import Array, Sequences, Transitions
 from shoal.nets.q_network import count_actions
 from shoal.ops import losses, q_learning, schedules
 
@@ -49,12 +51,26 @@ class DQNConfig(OffPolicyConfig):
 
 
 class QNet(Protocol):
-    """Action values as a function of params. Hashable: two equal ones compile once."""
+    """Action values as a function of params. Hashable: two equal ones compile once.
+
+    A feed-forward net has `q`; a recurrent one `step` for acting and `sequence` for learning.
+    """
+
+    @property
+    def recurrent(self) -> bool: ...
 
     def init(self, key: Array) -> Params: ...
 
+    def initial_carry(self, envs: int) -> dict[str, Array]: ...
+
     def q(self, params: Params, obs: Array) -> Array:
         """[..., *shape] -> [..., actions]."""
+
+    def step(self, params: Params, obs: Array, carry: dict[str, Array], first: Array) -> tuple[Array, dict[str, Array]]:
+        """One step: obs [B, ...], first [B] -> (values [B, actions], carry)."""
+
+    def sequence(self, params: Params, obs: Array, carry: dict[str, Array], first: Array, burn_in: int) -> Array:
+        """[T, B, ...] from the carry before row 0 -> [T, B, actions]; no gradient passes row `burn_in` backwards."""
 
 
 @final
@@ -68,7 +84,7 @@ class DQN(OffPolicy[DQNConfig, QNet]):
 
     def check(self) -> None:
         count_actions(self.task.spec)
-        if not hasattr(self.net, "q"):
+        if not hasattr(self.net, "q") or not hasattr(self.net, "recurrent"):
             raise BadInput(f"--net {type(self.net).__name__} has no action values (q): dqn takes --net q_network")
 
     @property
@@ -97,18 +113,22 @@ class DQN(OffPolicy[DQNConfig, QNet]):
         return self.acting(state.params, state, {"epsilon": jnp.asarray(self.epsilon(state), jnp.float32)})
 
     def initial_carry(self, envs: int) -> dict[str, Array]:
-        return {}
+        return self.net.initial_carry(envs) if self.recurrent else {}
 
     def act(
         self, actor: ActorState, obs: Array, carry: dict[str, Array], first: Array, key: Array, explore: Array
     ) -> tuple[Array, dict[str, Array], dict[str, Array]]:
-        q = self.net.q(actor.params, self.seen(actor.obs_mean, actor.obs_scale, obs))  # [B, A]
+        extras, seen = self.remembered(carry), self.seen(actor.obs_mean, actor.obs_scale, obs)
+        if self.recurrent:
+            q, carry = self.net.step(actor.params, seen, carry, first)
+        else:
+            q = self.net.q(actor.params, seen)  # [B, A]
         chance, which = jax.random.uniform(key, (2, q.shape[0]))  # one draw for both: splitting keys is slower
         anything = jnp.minimum((which * q.shape[1]).astype(jnp.int32), q.shape[1] - 1)
         action = jnp.where(
             chance < actor.explore["epsilon"] * explore, anything, jnp.argmax(q, axis=-1).astype(jnp.int32)
         )
-        return action.astype(self.task.spec.action.dtype), {}, carry
+        return action.astype(self.task.spec.action.dtype), extras, carry
 
     def gradients(self, state: LearnerState, minibatch: Drawn, key: Array) -> tuple[Params, Feedback]:
         (grads, (td, metrics)) = jax.grad(self._loss, has_aux=True)(state.params, state, minibatch)
@@ -119,14 +139,23 @@ class DQN(OffPolicy[DQNConfig, QNet]):
         self, params: Params, state: LearnerState, minibatch: Drawn
     ) -> tuple[Array, tuple[Array, dict[str, Array]]]:
         rows = self.learnt_rows(state, minibatch)
-        q_tm1 = self.net.q(params, rows.obs)
-        q_t = self.net.q(state.extra["target"], rows.next_obs)
-        selector = self.net.q(params, rows.next_obs) if self.config.double else q_t
+        q_tm1, q_t, selector = self._values(params, state.extra["target"], rows)
         td = q_learning.td_error(q_tm1, rows.action, rows.reward, rows.discount, q_t, selector)
         each = q_learning.huber(td) if self.config.loss == "huber" else 0.5 * jnp.square(td)
-        loss = jnp.mean(minibatch.weight * each)
-        metrics = {"value": loss, "q": jnp.mean(q_tm1), "td": jnp.mean(jnp.abs(td))}
-        return loss, (jax.lax.stop_gradient(td), metrics)
+        counted = self.counted(rows)
+        loss = jnp.mean(counted * minibatch.weight * each)
+        metrics = {"value": loss, "q": jnp.mean(q_tm1), "td": jnp.mean(counted * jnp.abs(td))}
+        return loss, (self.errors(td, rows), metrics)
+
+    def _values(self, params: Params, target: Params, rows: Transitions | Sequences) -> tuple[Array, Array, Array]:
+        """Values before the action, the target's after the window, and those that select the action there."""
+        if isinstance(rows, Transitions):
+            q_t = self.net.q(target, rows.next_obs)
+            return self.net.q(params, rows.obs), q_t, self.net.q(params, rows.next_obs) if self.config.double else q_t
+        memory = self.memory(rows)  # each net warms up its own from the one that acted
+        new, old = (self.net.sequence(p, rows.obs, memory, rows.first, self.burn_in) for p in (params, target))
+        q_t = sequences.at_bootstrap(old, rows.length)
+        return new[:-1], q_t, sequences.at_bootstrap(new, rows.length) if self.config.double else q_t
 
     def settle(self, state: LearnerState, params: Params) -> LearnerState:
         """The state after a gradient. After every `target_every` gradients, counted over all workers, the target moves by `tau`."""

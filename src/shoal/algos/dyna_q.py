@@ -123,7 +123,8 @@ class DynaQ:
         if not 0.0 < config.holdout <= 0.5:
             raise BadInput(f"--algo.holdout is {config.holdout:g}: expected more than 0 and at most 0.5")
         count_actions(self.task.spec)
-        _ = self.dqn  # raises for settings that DQN refuses
+        if self.dqn.recurrent:  # raises for settings that DQN refuses
+            raise BadInput("--net.cell: dyna_q's world model imagines single steps, so its net has no memory: use dqn")
 
     @cached_property
     def dqn(self) -> DQN:

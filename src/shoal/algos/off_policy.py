@@ -1,14 +1,18 @@
-"""Shared code of DQN, DDPG, TD3 and SAC: replay, n-step rows, normalisation, and a target that follows the weights."""
+"""Shared code of DQN, DDPG, TD3 and SAC: replay, n-step rows, normalisation, and a target that follows the weights.
+
+Recurrent nets learn from sequences of steps: see `algos.sequences`.
+"""
 
 from __future__ import annotations
 
 import abc
 from dataclasses import dataclass
-from typing import Any, ClassVar, Generic, Literal, TypeVar
+from typing import Any, ClassVar, Generic, Literal, Protocol, TypeVar
 
 import jax
 import jax.numpy as jnp
 
+from shoal.algos import sequences
 from shoal.core.algorithm import (
     ActorState,
     Drawn,
@@ -22,7 +26,7 @@ from shoal.core.algorithm import (
 )
 from shoal.core.config import Fraction, NonNegative, NonNegativeFloat, Positive, PositiveFloat, replace
 from shoal.core.errors import BadInput
-from shoal.core.trajectory import EARNED, Array, Trajectory, Transitions
+from shoal.core.trajectory import EARNED, Array, Sequences, Trajectory, Transitions
 from shoal.ops import q_learning, returns, schedules, statistics
 
 
@@ -39,11 +43,17 @@ class OffPolicyConfig:
     unroll: Positive = 8
     """steps of each environment between two additions to the replay"""
     batch_size: Positive = 128
-    """rows per gradient"""
+    """rows per gradient; for recurrent nets this, `capacity` and `warmup` count steps, which are divided into sequences"""
     capacity: Positive = 100_000
     """capacity of the replay in rows, over all environments"""
     warmup: NonNegative = 1_000
     """rows in the replay before the first gradient"""
+    sequence: NonNegative = 0
+    """recurrent nets: steps of a sequence, which is one row of the replay, at most `unroll`; 0 is the whole unroll"""
+    burn_in: NonNegative | None = None
+    """recurrent nets: first steps of a sequence that only warm the memory up, unless an episode starts; by default a quarter"""
+    priority_max: Fraction = 0.9
+    """recurrent nets, prioritized: share of the largest error in a sequence's priority; the rest is the mean error's"""
     n_step: Positive = 1
     """rewards before the bootstrap, at most `unroll`"""
     replay: Literal["uniform", "prioritized"] = "uniform"
@@ -70,8 +80,17 @@ class OffPolicyConfig:
     """factor of the rewards, applied before normalisation"""
 
 
+class ReplayNet(Protocol):
+    @property
+    def recurrent(self) -> bool:
+        """Whether values and actions depend on a carry; then the net learns from sequences."""
+
+    def initial_carry(self, envs: int) -> dict[str, Array]:
+        """The recurrent state at the start of an episode, float32 arrays [B, ...]; {} for feed-forward."""
+
+
 C = TypeVar("C", bound=OffPolicyConfig)
-N = TypeVar("N")
+N = TypeVar("N", bound=ReplayNet)
 
 
 @dataclass(frozen=True)
@@ -92,6 +111,7 @@ class OffPolicy(abc.ABC, Generic[C, N]):
     def __post_init__(self) -> None:
         config = replace(self.config, {}, "algo.")
         self.check()
+        self._check_sequences()
         if config.n_step > config.unroll:
             raise BadInput(
                 f"--algo.n-step is {config.n_step}: windows end with the unroll, so at most --algo.unroll {config.unroll}"
@@ -111,6 +131,47 @@ class OffPolicy(abc.ABC, Generic[C, N]):
     def check(self) -> None:
         """Refuse a net or spaces that this algorithm does not support."""
 
+    def _check_sequences(self) -> None:
+        config = self.config
+        if not self.recurrent:
+            for flag, value in (("sequence", config.sequence or None), ("burn-in", config.burn_in)):
+                if value is not None:
+                    raise BadInput(
+                        f"--algo.{flag} is {value}: only recurrent nets learn from sequences (--net.cell lstm)"
+                    )
+            return
+        if config.sequence > config.unroll:
+            raise BadInput(
+                f"--algo.sequence is {config.sequence}: sequences lie within an unroll, so at most --algo.unroll {config.unroll}"
+            )
+        if self.burn_in >= self.sequence:
+            raise BadInput(
+                f"--algo.burn-in is {self.burn_in}: nothing would be learnt from sequences of {self.sequence} steps; at most"
+                f" {self.sequence - 1}"
+            )
+        if config.n_step > self.sequence:
+            raise BadInput(
+                f"--algo.n-step is {config.n_step}: windows end with the sequence, so at most --algo.sequence {self.sequence}"
+            )
+
+    @property
+    def recurrent(self) -> bool:
+        return self.net.recurrent
+
+    @property
+    def sequence(self) -> int:
+        """Steps of a row."""
+        return (self.config.sequence or self.config.unroll) if self.recurrent else 1
+
+    @property
+    def burn_in(self) -> int:
+        return self.sequence // 4 if self.config.burn_in is None else self.config.burn_in
+
+    @property
+    def starts(self) -> tuple[int, ...]:
+        """The rows of an unroll at which sequences begin."""
+        return sequences.starts(self.config.unroll, self.sequence, self.burn_in)
+
     @property
     @abc.abstractmethod
     def gradients_per_steps(self) -> tuple[int, int]:
@@ -118,14 +179,15 @@ class OffPolicy(abc.ABC, Generic[C, N]):
 
     @property
     def experience(self) -> Replay:
-        config, (repeats, every) = self.config, self.gradients_per_steps
+        config, (repeats, every), steps = self.config, self.gradients_per_steps, self.sequence
+        capacity = max(1, config.capacity // steps)
         return Replay(
             length=config.unroll,
-            batch=config.batch_size,
+            batch=max(1, config.batch_size // steps),
             every=every,
             repeats=repeats,
-            capacity=config.capacity,
-            warmup=config.warmup,
+            capacity=capacity,
+            warmup=min(-(-config.warmup // steps), capacity),
             n_step=config.n_step,
             kind=config.replay,
             sampler=config.sampler,
@@ -134,6 +196,7 @@ class OffPolicy(abc.ABC, Generic[C, N]):
             replacement=config.replacement,
             save_limit=config.save_limit,
             fresh=self.task.fresh,
+            sequence=steps,
         )
 
     @property
@@ -185,6 +248,13 @@ class OffPolicy(abc.ABC, Generic[C, N]):
             before = state.reward._replace(returns=tr.carry[EARNED]) if self.task.mixed else state.reward
             scale = statistics.update_reward_scale(before, reward, tr.boundary, tr.valid, config.gamma)
             state = state._replace(reward=scale)
+        if self.recurrent:
+            if len(self.starts) > 1:
+                memory = tr.extras[sequences.MEMORY][jnp.array(self.starts)]
+            else:
+                memory = sequences.packed({name: tr.carry[name] for name in self.net.initial_carry(1)})[None]
+            shape = (self.starts, self.sequence, self.burn_in, config.gamma, config.n_step)
+            return state, sequences.cut(tr, reward, memory, *shape)
         total, discount, length = q_learning.n_step_rows(
             reward, tr.discount, tr.boundary, tr.valid, config.gamma, config.n_step
         )
@@ -192,10 +262,34 @@ class OffPolicy(abc.ABC, Generic[C, N]):
         following = tr.obs[jnp.arange(t)[:, None] + length, jnp.arange(b)]
         return state, Kept(Transitions(tr.obs[:-1], tr.action, total, discount, following), tr.valid)
 
-    def learnt_rows(self, state: LearnerState, minibatch: Drawn) -> Transitions:
-        """The rows of a minibatch, normalised with the current statistics."""
-        rows: Transitions = minibatch.rows
-        if state.obs is not None:
+    def remembered(self, carry: dict[str, Array]) -> dict[str, Array]:
+        """Extras of `act`: the memory before this step, where sequences begin inside an unroll."""
+        if not self.recurrent or len(self.starts) == 1:
+            return {}
+        return {sequences.MEMORY: sequences.packed({name: carry[name] for name in self.net.initial_carry(1)})}
+
+    def memory(self, rows: Sequences) -> dict[str, Array]:
+        """The carry before the first step of drawn sequences."""
+        return sequences.unpacked(rows.memory, self.net.initial_carry(1))
+
+    def counted(self, rows: Transitions | Sequences) -> Array | float:
+        """Weights with which a mean over a minibatch leaves out the steps that are not learnt from."""
+        return sequences.share(rows.learnt) if isinstance(rows, Sequences) else 1.0
+
+    def errors(self, td: Array, rows: Transitions | Sequences) -> Array:
+        """[N] what the priority of each drawn row is made of."""
+        if isinstance(rows, Sequences):
+            return sequences.priority(td, rows.learnt, self.config.priority_max)
+        return jax.lax.stop_gradient(td)
+
+    def learnt_rows(self, state: LearnerState, minibatch: Drawn) -> Any:
+        """The rows of a minibatch, normalised with the current statistics: `Transitions`, or `Sequences` with arrays [L, N, ...]."""
+        rows = minibatch.rows
+        if self.recurrent:
+            rows = sequences.time_major(rows)
+            if state.obs is not None:
+                rows = rows._replace(obs=self.seen(state.obs.mean, 1.0 / (statistics.std(state.obs) + 1e-8), rows.obs))
+        elif state.obs is not None:
             scale = 1.0 / (statistics.std(state.obs) + 1e-8)
             obs, next_obs = (self.seen(state.obs.mean, scale, x) for x in (rows.obs, rows.next_obs))
             rows = rows._replace(obs=obs, next_obs=next_obs)

@@ -14,10 +14,10 @@ from typing import Any, ClassVar, final
 import jax
 import jax.numpy as jnp
 
-from shoal.algos.continuous import ContinuousConfig, ContinuousControl
+from shoal.algos.continuous import ContinuousConfig, ContinuousControl, Rows
 from shoal.core.algorithm import ActorState, LearnerState, ParamGroup, Params
 from shoal.core.config import NonNegativeFloat, PositiveFloat
-from shoal.core.trajectory import Array, Transitions
+from shoal.core.trajectory import Array
 from shoal.nets.continuous import SquashedGaussianNet, count_entries
 from shoal.ops import continuous_control
 
@@ -69,25 +69,29 @@ class SAC(ContinuousControl[SACConfig, SquashedGaussianNet]):
         mean, log_std = self.net.normal(actor.params["policy"], obs)
         return jnp.tanh(mean + explore[:, None] * jnp.exp(log_std) * noise), carry
 
-    def _sampled(self, policy: Params, obs: Array, key: Array) -> tuple[Array, Array]:
-        mean, log_std = self.net.normal(policy, obs)
+    def _sampled(self, policy: Params, seen: Array, key: Array) -> tuple[Array, Array]:
+        mean, log_std = self.net.normal(policy, seen)
         return continuous_control.squashed_sample(mean, log_std, jax.random.normal(key, mean.shape, mean.dtype))
 
-    def target(self, state: LearnerState, rows: Transitions, key: Array) -> Array:
+    def target(self, state: LearnerState, rows: Rows, key: Array) -> Array:
         """`r + discount (min_i q'_i(s', a') - alpha log pi(a' | s'))` with a' from the newest policy."""
-        action, log_pi = self._sampled(state.params["policy"], rows.next_obs, key)
-        q_t = self.net.q(state.extra["target"]["critic"], rows.next_obs, action)
+        policy, critic = state.params["policy"], state.extra["target"]["critic"]
+        action, log_pi = self._sampled(policy, self.views("policy", policy, rows)[1], key)
+        q_t = self.net.q(critic, self.views("critic", critic, rows)[1], action)
         alpha = jnp.exp(state.params["temperature"]["log"])
         return continuous_control.q_target(rows.reward, rows.discount, q_t, -alpha * log_pi)
 
-    def policy_loss(self, params: Params, critic: Params, obs: Array, key: Array) -> tuple[Array, dict[str, Array]]:
+    def policy_loss(
+        self, params: Params, critic: Params, rows: Rows, seen: Array, key: Array
+    ) -> tuple[Array, dict[str, Array]]:
         """`mean(alpha log pi(a | s) - min_i q_i(s, a))`, and the temperature's loss."""
-        action, log_pi = self._sampled(params["policy"], obs, key)
+        counted = self.counted(rows)
+        action, log_pi = self._sampled(params["policy"], self.views("policy", params["policy"], rows)[0], key)
         log_alpha = params["temperature"]["log"]
         alpha = jax.lax.stop_gradient(jnp.exp(log_alpha))
-        loss = jnp.mean(alpha * log_pi - jnp.min(self.net.q(critic, obs, action), axis=0))
-        adapting = continuous_control.temperature_loss(log_alpha, log_pi, self.target_entropy)
-        metrics = {"policy": loss, "policy/entropy": -jnp.mean(log_pi), "policy/temperature": alpha}
+        loss = jnp.mean(counted * (alpha * log_pi - jnp.min(self.net.q(critic, seen, action), axis=0)))
+        adapting = continuous_control.temperature_loss(log_alpha, log_pi, self.target_entropy, counted)
+        metrics = {"policy": loss, "policy/entropy": -jnp.mean(counted * log_pi), "policy/temperature": alpha}
         return loss + adapting, metrics
 
     @property

@@ -12,10 +12,11 @@ from typing import Any, ClassVar, final
 
 import jax
 
+from shoal.algos.continuous import Rows
 from shoal.algos.deterministic import Deterministic, DeterministicConfig
 from shoal.core.algorithm import LearnerState
 from shoal.core.config import NonNegativeFloat, Positive
-from shoal.core.trajectory import Array, Transitions
+from shoal.core.trajectory import Array
 from shoal.ops import continuous_control
 
 
@@ -40,13 +41,13 @@ class TD3(Deterministic[TD3Config]):
         "twin delayed DDPG: the minimum of two critics, a delayed policy, smoothed targets (Box actions)"
     )
 
-    def target(self, state: LearnerState, rows: Transitions, key: Array) -> Array:
+    def target(self, state: LearnerState, rows: Rows, key: Array) -> Array:
         """`r + discount min_i q'_i(s', clip(mu'(s') + clipped noise))`."""
         old = state.extra["target"]
-        action = self.net.policy(old["policy"], rows.next_obs)
+        seen, action = self.bootstrap(old, rows)
         noise = jax.random.normal(key, action.shape, action.dtype)
         action = continuous_control.smoothed_action(action, noise, self.config.smoothing, self.config.smoothing_limit)
-        return continuous_control.q_target(rows.reward, rows.discount, self.net.q(old["critic"], rows.next_obs, action))
+        return continuous_control.q_target(rows.reward, rows.discount, self.net.q(old["critic"], seen, action))
 
     @property
     def delay(self) -> int:

@@ -90,10 +90,14 @@ class Replay(NamedTuple):
     replacement: bool = True  # a row may occur twice in one minibatch
     save_limit: float = 1.0  # GiB: a replay that may grow larger is not part of checkpoints
     fresh: bool = False
+    sequence: int = 1  # steps of a row: more than one for recurrent nets
 
 
 class Kept(NamedTuple):
-    """Rows for a replay, from `prepare`. Every array begins with [T, B], or with [N] once it is flattened."""
+    """Rows for a replay, from `prepare`. Every array begins with [rows, B], or with [N] once it is flattened.
+
+    A row is one step, or one sequence of steps for recurrent nets.
+    """
 
     rows: Any  # a named tuple of arrays
     valid: Array  # mask of the rows to store
@@ -189,7 +193,7 @@ class Algorithm(Protocol):
         """Prepare an unroll: statistics, log-probabilities, advantages. Returns a batch whose arrays begin with [T, B].
 
         `acted` is the acting state, if the learner still holds it; otherwise `extras` contains what is needed. With a replay
-        the batch is a `Kept`, and `gradients` receives a `Drawn`.
+        the batch is a `Kept` of independent rows, and `gradients` receives a `Drawn`.
         """
 
     def gradients(self, state: LearnerState, minibatch: Any, key: Array) -> tuple[Params, Feedback]:

@@ -43,6 +43,19 @@ class Transitions(NamedTuple):
     next_obs: Array  # the observation after the n steps
 
 
+class Sequences(NamedTuple):
+    """Self-contained rows for a replay that recurrent nets learn from: L consecutive steps of one environment. Arrays [N, ...]."""
+
+    obs: Array  # [N, L+1, ...]
+    action: Array  # [N, L, ...]
+    reward: Array  # [N, L]  of the n steps from there, discounted
+    discount: Array  # [N, L]  applied to the value after them, gamma included; 0 after a termination
+    length: Array  # [N, L] int32  their number: the value is that of step t + length
+    learnt: Array  # [N, L]  steps that count in the loss: an action was chosen, and the memory is warm
+    first: Array  # [N, L+1]  an episode starts here: the memory is zeroed before this step
+    memory: Array  # [N, M]  the recurrent state before step 0, as it was when acting
+
+
 def trajectory_record(
     spec: EnvSpec,
     unroll: int,

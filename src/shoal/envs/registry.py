@@ -14,6 +14,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 
+from shoal.envs import masked
 from shoal.envs.booster import ids as booster
 
 
@@ -27,13 +28,18 @@ def _register_atari() -> None:
         ale_py.ALEInterface.setLoggerMode(ale_py.LoggerMode.Error)  # no banner between the run's own lines
 
 
+def _register_own() -> None:
+    booster.register()
+    masked.register()
+
+
 def _might_be_atari(name: str) -> bool:
     return name.startswith("ALE/") or name.endswith(("-v5", "-v4", "-v0"))
 
 
 def gymnasium_ids() -> list[str]:
     """Every id in Gymnasium's registry, Shoal's own among them."""
-    booster.register()
+    _register_own()
     _register_atari()
     return sorted(str(name) for name in gymnasium.registry)
 
@@ -41,7 +47,7 @@ def gymnasium_ids() -> list[str]:
 def gymnasium_id(name: str) -> str | None:
     """Gymnasium's name for the environment that EnvPool calls `name`, None if Gymnasium has none."""
     if name.startswith(booster.NAMESPACE):
-        booster.register()
+        _register_own()
     if name not in gymnasium.registry and _might_be_atari(name):
         _register_atari()
     if name in gymnasium.registry:

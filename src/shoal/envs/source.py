@@ -21,16 +21,18 @@ from shoal.core.errors import BadInput, UnknownEnv, nearest
 from shoal.core.spec import EnvSpec
 from shoal.core.starts import Starts
 from shoal.envs import envpool as pool
-from shoal.envs import registry
+from shoal.envs import masked, registry
 from shoal.envs.batch import EnvBatch, EvalEnv
 from shoal.envs.booster.task import Booster
 from shoal.envs.cartpole import CartPole
 from shoal.envs.gymnasium import GymnasiumBatch, GymnasiumSingle
 from shoal.envs.jax_envs import JaxBatch, JaxEnv, JaxSingle
+from shoal.envs.masked import Masked
 from shoal.envs.pendulum import Pendulum
 from shoal.envs.spaces import Actions, Observations
 
 BACKENDS = ("auto", "envpool", "gymnasium", "jax")
+_WHOLE: dict[str, JaxEnv] = {"CartPole-v1": CartPole(), "Pendulum-v1": Pendulum()}
 JAX_NATIVE: dict[str, Callable[[], JaxEnv]] = {
     "CartPole-v1": CartPole,
     "Pendulum-v1": Pendulum,
@@ -38,6 +40,7 @@ JAX_NATIVE: dict[str, Callable[[], JaxEnv]] = {
     "shoal/BoosterContinuous-v0": partial(Booster, continuous=True),
     "shoal/BoosterPlant-v0": partial(Booster, plant=True),
     "shoal/BoosterContinuousPlant-v0": partial(Booster, continuous=True, plant=True),
+    **{name: partial(Masked, _WHOLE[whole], name, shown) for name, (whole, shown) in masked.IDS.items()},
 }
 JAX_FIRST = "shoal/"  # ids of environments that only Shoal has: written in JAX, so `auto` steps them as batches
 

@@ -92,9 +92,12 @@ def make_blueprint(
         blueprint = with_replay(blueprint, loaded, say)
     if isinstance(algorithm.experience, Replay):
         check_memory(blueprint, available_memory())
+        seen = algorithm.experience.sequence  # steps of a row
         for name, rows in (("warmup", algorithm.experience.warmup), ("batch-size", algorithm.experience.batch)):
-            if loaded is None and rows > settings.steps:
-                raise BadInput(f"--algo.{name} is {rows}: no gradient would be made within --steps {settings.steps}")
+            if loaded is None and rows * seen > settings.steps:
+                raise BadInput(
+                    f"--algo.{name} is {rows * seen}: no gradient would be made within --steps {settings.steps}"
+                )
     if weights is not None:
         fresh = named_leaves(blueprint.initial_state())
         kept = {n: a for n, a in weights.items() if n.startswith(("params/", "obs/", "extra/"))}

@@ -95,11 +95,9 @@ def with_replay(blueprint: Blueprint, loaded: Loaded, say: Say) -> Blueprint:
     if rows != fields:
         say("the checkpoint's replay holds rows of another kind: it fills again")
         return replace(blueprint, snapshots=others)
-    capacity = _config_of(loaded).get("algo", {}).get("capacity", blueprint.algorithm.experience.capacity)
-    if (
-        len(saved["counters"]) != blueprint.algorithm.task.workers
-        or capacity != blueprint.algorithm.experience.capacity
-    ):
+    replay = blueprint.algorithm.experience
+    capacity = _config_of(loaded).get("algo", {}).get("capacity", replay.capacity * replay.sequence)
+    if len(saved["counters"]) != blueprint.algorithm.task.workers or capacity // replay.sequence != replay.capacity:
         say("the replay has another layout: its newest rows are dealt out again, and all count as new to the sampler")
     return blueprint
 

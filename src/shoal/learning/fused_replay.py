@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from shoal.core.algorithm import ActorState, Algorithm, Drawn, LearnerState, Replay
+from shoal.core.algorithm import ActorState, Algorithm, Drawn, LearnerState
 from shoal.core.blueprint import Blueprint
 from shoal.core.errors import BadInput
 from shoal.core.trajectory import Array, Trajectory
@@ -29,16 +29,20 @@ class DeviceReplay(NamedTuple):
     owed: Array  # [] int32 environment steps x repeats whose gradients are still to come
 
 
-def check(replay: Replay, rows: int) -> None:
-    """Refuse what the ring on the device cannot do; `rows` is what an update brings."""
+def check(blueprint: Blueprint) -> None:
+    """Refuse what the ring on the device cannot do."""
+    replay, (rows, columns) = replay_of(blueprint), rows_of(blueprint)[0].shape[:2]
     if replay.kind != "uniform":
         raise BadInput(
             f"--algo.replay is {replay.kind!r}: --runtime fused draws uniformly; prioritized runs on inline, threads or processes"
         )
     if not replay.replacement:
         raise BadInput("--algo.replacement is false: --runtime fused draws with replacement")
-    if rows > replay.capacity:
-        raise BadInput(f"--algo.capacity is {replay.capacity}: an update of --runtime fused brings {rows} rows")
+    if rows * columns > replay.capacity:
+        steps = replay.sequence
+        raise BadInput(
+            f"--algo.capacity is {replay.capacity * steps}: an update of --runtime fused brings {rows * columns * steps} rows"
+        )
 
 
 def empty(blueprint: Blueprint) -> DeviceReplay:

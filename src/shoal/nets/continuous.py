@@ -1,7 +1,8 @@
 """Policy and critics for continuous actions: a policy of observations, critics of observations and actions.
 
 Params: `{"critic": {"q0": {"trunk", "head"}, "q1", ...}, "policy": {"trunk", "head"}}`. A trunk has `hidden0`, ..., and with
-layer norm `norm0`, ....
+layer norm `norm0`, .... A recurrent net has a `cell` beside the trunks: one of the policy's, one that all critics share. Each
+sees the observations, and trunks see its output beside the newest observation.
 """
 
 from __future__ import annotations
@@ -18,8 +19,10 @@ from shoal.core.config import Positive, replace
 from shoal.core.errors import BadInput
 from shoal.core.spec import Continuous, EnvSpec
 from shoal.core.trajectory import Array
+from shoal.nets import recurrent
 from shoal.nets.initial import Fill, Plan, realise
 from shoal.nets.mlp import ACTIVATIONS, dense, plan_dense, plan_mlp
+from shoal.nets.recurrent import Carry
 
 POLICY_GAIN = 0.01  # the first actions are near the middle, where tanh has a slope
 CRITIC_GAIN = 1.0
@@ -37,6 +40,10 @@ class ContinuousNetConfig:
     """Activation after each dense layer."""
     layer_norm: bool = False
     """Standardise the output of each dense layer, before its activation."""
+    cell: Literal["none", "lstm", "gru"] = "none"
+    """Memory of observations before the dense layers: none, or one recurrent cell for the policy and one for the critics."""
+    cell_size: Positive = 64
+    """Width of each recurrent cell."""
 
 
 @dataclass(frozen=True)
@@ -59,15 +66,37 @@ class ContinuousNet:
     def name(self) -> str:
         return next(name for name, net in CONTINUOUS_NETS.items() if net is type(self))
 
+    @property
+    def recurrent(self) -> bool:
+        return self.config.cell != "none"
+
     def init(self, key: Array, critics: int) -> Params:
-        seen, entries = self.spec.obs.shape[0], count_entries(self.spec)
+        width, entries, cell = self.spec.obs.shape[0], count_entries(self.spec), {}
+        seen = width
+        if self.recurrent:
+            cell["cell"] = recurrent.plan_cell(self.config.cell, width, self.config.cell_size)
+            seen += self.config.cell_size
         critic = {f"q{i}": self._plan(seen + entries, 1, CRITIC_GAIN) for i in range(critics)}
-        return realise({"critic": critic, "policy": self._plan(seen, entries * self.outputs, POLICY_GAIN)}, key)
+        policy = self._plan(seen, entries * self.outputs, POLICY_GAIN)
+        return realise({"critic": {**critic, **cell}, "policy": {**policy, **cell}}, key)
+
+    def initial_carry(self, envs: int) -> Carry:
+        return recurrent.zero_carry(self.config.cell, envs, self.config.cell_size) if self.recurrent else {}
+
+    def step(self, part: Params, obs: Array, carry: Carry, first: Array) -> tuple[Array, Carry]:
+        """One step of the cell of `part`, the params under "policy" or "critic": (what its trunks see [B, ...], carry)."""
+        x, carry = recurrent.step(part["cell"], self.config.cell, obs, carry, first)
+        return jnp.concatenate([obs, x], axis=-1), carry
+
+    def sequence(self, part: Params, obs: Array, carry: Carry, first: Array, burn_in: int) -> Array:
+        """What the trunks of `part` see of obs [T, B, n]. No gradient passes row `burn_in` backwards."""
+        x = recurrent.scan_after_burn_in(part["cell"], self.config.cell, obs, carry, first, burn_in)
+        return jnp.concatenate([obs, x], axis=-1)
 
     def q(self, critic: Params, obs: Array, action: Array) -> Array:
-        """Values of observations [N, n] and actions [N, A]: [C, N]. Uses the params under "critic"."""
+        """Values of observations [..., n] and actions [..., A]: [C, ...]. Uses the params under "critic"."""
         x = jnp.concatenate([obs, action], axis=-1)
-        return jnp.stack([self._forward(critic[name], x)[..., 0] for name in sorted(critic)])
+        return jnp.stack([self._forward(critic[name], x)[..., 0] for name in sorted(critic) if name != "cell"])
 
     def _plan(self, inputs: int, outputs: int, gain: float) -> Plan:
         widths = self.config.hidden

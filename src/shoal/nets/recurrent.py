@@ -43,6 +43,19 @@ def step(params: Params, cell: str, x: Array, carry: Carry, first: Array) -> tup
 
 def scan(params: Params, cell: str, x: Array, carry: Carry, first: Array) -> Array:
     """The outputs [T, B, n] of x [T, B, inputs] with first [T, B], from the carry before row 0."""
+    return _unroll(params, cell, x, carry, first)[0]
+
+
+def scan_after_burn_in(params: Params, cell: str, x: Array, carry: Carry, first: Array, burn_in: int) -> Array:
+    """`scan` through whose carry no gradient passes from row `burn_in` to the rows before it."""
+    if not burn_in:
+        return scan(params, cell, x, carry, first)
+    before, carry = _unroll(params, cell, x[:burn_in], carry, first[:burn_in])
+    after, _ = _unroll(params, cell, x[burn_in:], jax.lax.stop_gradient(carry), first[burn_in:])
+    return jnp.concatenate([before, after])
+
+
+def _unroll(params: Params, cell: str, x: Array, carry: Carry, first: Array) -> tuple[Array, Carry]:
     assert first.shape == x.shape[:-1] and x.ndim == 3, (first.shape, x.shape)
     driven = x @ params["w_x"] + params["b"]  # all rows in one product; only h depends on the previous row
 
@@ -50,8 +63,8 @@ def scan(params: Params, cell: str, x: Array, carry: Carry, first: Array) -> Arr
         output, carry = _advance(params, cell, now[0], carry, now[1])
         return carry, output
 
-    _, outputs = jax.lax.scan(row, carry, (driven, first))
-    return outputs
+    carry, outputs = jax.lax.scan(row, carry, (driven, first))
+    return outputs, carry
 
 
 def _advance(params: Params, cell: str, driven: Array, carry: Carry, first: Array) -> tuple[Array, Carry]:

@@ -37,7 +37,7 @@ def critic_loss(q_tm1: Array, target: Array, weight: Array) -> tuple[Array, Arra
     """`sum_i mean_n w_n (y_n - q_i,n)^2 / 2`, and the mean size of the critics' errors on each row.
 
     Args:
-        q_tm1: [C, N].
+        q_tm1: [C, N], or with further axes.
         target: y [N].
         weight: importance weights of a prioritized replay [N].
 
@@ -46,7 +46,8 @@ def critic_loss(q_tm1: Array, target: Array, weight: Array) -> tuple[Array, Arra
     """
     assert q_tm1.shape[1:] == target.shape == weight.shape, (q_tm1.shape, target.shape, weight.shape)
     error = target - q_tm1
-    return jnp.sum(jnp.mean(weight * 0.5 * jnp.square(error), axis=1)), jnp.mean(jnp.abs(error), axis=0)
+    each = (weight * 0.5 * jnp.square(error)).reshape(len(error), -1)
+    return jnp.sum(jnp.mean(each, axis=1)), jnp.mean(jnp.abs(error), axis=0)
 
 
 def smoothed_action(action: Array, noise: Array, scale: float, limit: float) -> Array:
@@ -88,8 +89,8 @@ def squashed_sample(mean: Array, log_std: Array, noise: Array) -> tuple[Array, A
     return jnp.tanh(u), jnp.sum(normal - squash, axis=-1)
 
 
-def temperature_loss(log_alpha: Array, log_pi: Array, target_entropy: float) -> Array:
-    """`-log alpha * mean(log pi + target entropy)`: alpha grows while the entropy is below its target.
+def temperature_loss(log_alpha: Array, log_pi: Array, target_entropy: float, weight: Array | float = 1.0) -> Array:
+    """`-log alpha * mean(w (log pi + target entropy))`: alpha grows while the entropy is below its target.
 
     Haarnoja et al. 2018, equation 18, with log alpha for alpha as a factor: the sign of the gradient is the same.
 
@@ -97,12 +98,13 @@ def temperature_loss(log_alpha: Array, log_pi: Array, target_entropy: float) -> 
         log_alpha: [].
         log_pi: of sampled actions [N].
         target_entropy: a number.
+        weight: [N], with a mean of 1.
 
     Returns:
         [].
     """
     assert log_alpha.shape == (), log_alpha.shape
-    return -log_alpha * jnp.mean(stop_gradient(log_pi) + target_entropy)
+    return -log_alpha * jnp.mean(weight * (stop_gradient(log_pi) + target_entropy))
 
 
 def ornstein_uhlenbeck(x: Array, noise: Array, theta: float, sigma: float) -> Array:

@@ -78,7 +78,7 @@ class Fused:
                 f"--actors is {blueprint.actors}: --runtime fused has one actor; use --envs for more environments"
             )
         if isinstance(blueprint.algorithm.experience, Replay):
-            fused_replay.check(blueprint.algorithm.experience, blueprint.steps_per_update)
+            fused_replay.check(blueprint)
         return FusedSession(blueprint, stopping)
 
 

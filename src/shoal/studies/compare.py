@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from shoal.core.config import build
+from shoal.core.config import Positive, build
 from shoal.core.errors import BadInput, RunFailed
 from shoal.process.commands import run_command
 from shoal.run.folder import read_json
@@ -27,6 +28,40 @@ _QUIET = {"eval_episodes": 0, "sinks": "jsonl", "checkpoint_every": 1e9}  # unle
 def grid(size: Mapping[str, Any], folder: Path, tell: Tell) -> dict[str, Any]:
     """A grid as an experiment of `shoal reproduce`."""
     return compare(build(GridConfig, size), folder, tell)
+
+
+@dataclass(frozen=True, kw_only=True)
+class GridsConfig:
+    """Several grids in one table, for algorithms with different settings."""
+
+    grids: tuple[dict[str, Any], ...]
+    """what differs: settings of `GridConfig`, one table each"""
+    env: str
+    """environment that all of them train on"""
+    until_return: float | None = None
+    """a run ends when the mean of its last 100 episodes reaches this"""
+    steps: Positive | None = None
+    """a run ends after this many environment steps at the latest; by default the tuned number"""
+    seeds: Positive = 3
+    """runs of each combination"""
+
+
+def grids(size: Mapping[str, Any], folder: Path, tell: Tell) -> dict[str, Any]:
+    """Several grids as one experiment of `shoal reproduce`."""
+    config = build(GridsConfig, size)
+    shared = {"env": config.env, "until_return": config.until_return, "steps": config.steps, "seeds": config.seeds}
+    parts = [build(GridConfig, {**shared, **own}) for own in config.grids]
+    counts = [len(ways_of(part)[0]) * part.seeds for part in parts]
+    found = []
+    for i, part in enumerate(parts):
+
+        def told(done: int, total: int, following: str, before: int = sum(counts[:i])) -> None:
+            tell(before + done, sum(counts), following)
+
+        found.append(compare(part, folder, told))
+    rows = [row for one in found for row in one["rows"]]
+    notes = list(dict.fromkeys(note for one in found for note in one["notes"]))
+    return {"rows": rows, "figures": figures(rows, config.until_return), "notes": notes}
 
 
 def compare(config: GridConfig, folder: Path, tell: Tell, say: Say = lambda line: None) -> dict[str, Any]:
@@ -108,4 +143,4 @@ def _remarks(config: GridConfig, rows: Sequence[Mapping[str, Any]]) -> list[str]
     return lines
 
 
-RUNNERS: dict[str, Callable[[Mapping[str, Any], Path, Tell], dict[str, Any]]] = {"grid": grid}
+RUNNERS: dict[str, Callable[[Mapping[str, Any], Path, Tell], dict[str, Any]]] = {"grid": grid, "grids": grids}
