@@ -283,7 +283,7 @@ class OffPolicy(abc.ABC, Generic[C, N]):
         return jax.lax.stop_gradient(td)
 
     def learnt_rows(self, state: LearnerState, minibatch: Drawn) -> Any:
-        """The rows of a minibatch, normalised with the current statistics: `Transitions`, or `Sequences` with arrays [L, N, ...]."""
+        """The rows of a minibatch, normalised with the current statistics: `Transitions`, or `Sequences` [L, N, ...]."""
         rows = minibatch.rows
         if self.recurrent:
             rows = sequences.time_major(rows)
