@@ -1,4 +1,4 @@
-"""`shoal federation`: status of a parent, a whole federation on this machine, certificates."""
+"""`shoal federation`: status of a parent, a whole federation on this machine, tokens, certificates."""
 
 from __future__ import annotations
 
@@ -11,14 +11,16 @@ from shoal.cli.federation_flags import configured, finished, help_of, sort, writ
 from shoal.cli.flags import one_positional, split, whole_number
 from shoal.core.errors import BadInput, nearest
 
-COMMANDS = ("status", "local", "cert")
+COMMANDS = ("status", "local", "token", "cert")
 USAGE = """usage: shoal federation status URL --token-file T [--pin FINGERPRINT] [--json]
        shoal federation local ENV --children N [--topology NAME] [--actors N] [--FIELD VALUE ...]
+       shoal federation token add|list|revoke RUN [--child NAME] [...]
        shoal federation cert [--cert FILE] [--key FILE] [--host NAME,ADDRESS] [--days N]
 
 status  children of a parent, their versions, contributions and rates
 local   a parent and its children on this machine, in one command; takes the flags of `shoal parent`, and passes --topology,
         --runtime, --actors, --envs, --backend and --learners on to the children
+token   secrets for single children, issued and revoked while their parent runs
 cert    a self-signed certificate for --cert and --key; prints its fingerprint, which `shoal join --pin` takes
 
   --children N    processes that train (2)
@@ -42,6 +44,10 @@ def run(words: list[str]) -> int:
         raise BadInput(
             f"unknown command 'federation {command}'.{nearest(command, COMMANDS)} See shoal federation --help."
         )
+    if command == "token":
+        from shoal.cli.federation_tokens import run as tokens
+
+        return tokens(rest)
     return {"status": _status, "local": _local, "cert": _cert}[command](rest)
 
 

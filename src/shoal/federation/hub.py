@@ -15,11 +15,11 @@ import numpy as np
 
 from shoal.federation import normaliser, state, wire
 from shoal.federation.codec import HAS_ZSTD, Encoded, Mirror, Squeeze, pack, unpack
-from shoal.federation.guard import Guard, Scale, check_scale, scale_of
+from shoal.federation.guard import ANY, Guard, Scale, Tokens, check_scale, scale_of
 from shoal.federation.protocol import ParentSide, Stage, part_sizes
 from shoal.federation.rules.rule import Rule
 from shoal.federation.state import Arrival, State
-from shoal.federation.wire import Buffer, Message, Violation
+from shoal.federation.wire import Buffer, Message, Reason, Violation
 
 REPORTED = 128  # children in a status message: with the longest names they fit into its 64 KiB
 
@@ -47,6 +47,10 @@ class Answer(NamedTuple):
 
     message: list[Buffer] | None
     close: bool = False
+
+
+# Called when the hub ends a connection: why, and what is still to be sent.
+Ended = Callable[[Reason, Answer | None], None]
 
 
 @dataclass
@@ -77,6 +81,7 @@ class Hub:
             len(start.weights), 0 if start.normaliser is None else len(start.normaliser.mean), tuple(start.moments)
         )
         self.sessions: dict[str, Session] = {}  # by child
+        self.watchers: set[Session] = set()  # connections that ask for the status alone
         self.open = self.greeting = 0  # connections, and those before their hello
         self.stop = False  # nothing more is taken in, and answers tell children to end
         self.heard: Callable[[wire.Push], None] = lambda push: None  # called with every push that was applied
@@ -85,14 +90,20 @@ class Hub:
         self._numbers = numbers
         self._scale: tuple[int, Scale] = (-1, Scale(0.0, 0.0))  # of the weights of a version
 
-    def session(self, ended: Callable[[], None] = lambda: None) -> Session:
-        """A connection was opened; `ended` is called when another one takes its place. Raises `Violation` if full."""
+    def session(self, ended: Ended = lambda reason, answer: None) -> Session:
+        """A connection was opened; `ended` is called when the hub ends it. Raises `Violation` if full."""
         limits = self.guard.limits
         if self.open >= limits.connections or self.greeting >= limits.greeting:
             violation = Violation("full", f"{self.open} connections, {self.greeting} of them without hello")
             self.guard.count(violation)
             raise violation
         return Session(self, ended)
+
+    def readmit(self, tokens: Tokens) -> None:
+        """These tokens count from now on: connections whose own was revoked end, and are told why."""
+        self.guard.tokens = tokens
+        for session in [*self.sessions.values(), *self.watchers]:
+            session.recheck()
 
     def tick(self, now: float) -> None:
         """Let time pass: rounds may end."""
@@ -233,7 +244,7 @@ class Hub:
 class Session:
     """One connection at the parent: bytes in, answers out. Never raises for what the other side sends."""
 
-    def __init__(self, hub: Hub, ended: Callable[[], None]) -> None:
+    def __init__(self, hub: Hub, ended: Ended) -> None:
         self._hub, self._ended = hub, ended
         self._side = ParentSide(hub.sizes)
         self._hello: wire.Hello | None = None
@@ -288,6 +299,7 @@ class Session:
         """The connection is gone. To be called exactly once, at the end."""
         hub = self._hub
         hub.open -= 1
+        hub.watchers.discard(self)
         if self._hello is None:
             hub.greeting -= 1
         elif hub.sessions.get(self._hello.child) is self:
@@ -323,7 +335,7 @@ class Session:
 
     def _greet(self, hello: wire.Hello) -> Answer:
         hub, federation = self._hub, self._hub.federation
-        hub.guard.admit(hello.token, hello.child)
+        hub.guard.admit(hello.token, hello.child, watches=hello.watches)
         if hello.run and hello.run != federation.run:
             raise Violation("run", f"the child belongs to run {hello.run!r}; this is {federation.run!r}")
         if hello.architecture and hello.architecture != federation.architecture:
@@ -338,7 +350,9 @@ class Session:
         hub.greeting -= 1
         self._hello = hello
         self._side.welcomed(hello)
-        if not hello.watches:
+        if hello.watches:
+            hub.watchers.add(self)
+        else:
             before = hub.sessions.get(hello.child)
             if before is not None:
                 before.supersede()
@@ -350,4 +364,12 @@ class Session:
     def supersede(self) -> None:
         """A newer connection of the same child takes this one's place: what still comes here is dropped."""
         self._side.close()
-        self._ended()
+        self._ended("superseded", None)
+
+    def recheck(self) -> None:
+        """The tokens have changed: end this connection if its own no longer counts."""
+        assert self._hello is not None
+        try:
+            self._hub.guard.tokens.check(self._hello.token, ANY if self._hello.watches else self._hello.child)
+        except Violation as violation:
+            self._ended(violation.reason, self.refuse(violation))

@@ -116,11 +116,11 @@ class Server:
         """One connection from its opening to its end."""
         closing: list[asyncio.Task[None]] = []
 
-        def superseded() -> None:
-            closing.append(asyncio.create_task(connection.close(sockets.POLICY, "superseded")))
+        def ended(reason: str, answer: Answer | None) -> None:
+            closing.append(asyncio.create_task(self._last_words(connection, answer or Answer(None), reason)))
 
         try:
-            session = self.hub.session(superseded)
+            session = self.hub.session(ended)
         except Violation as violation:
             refused = wire.Refused(reason=violation.reason, message=str(violation), retry_after=1.0)
             await self._last_words(connection, Answer(wire.pieces(refused), True), violation.reason)

@@ -6,6 +6,7 @@ imports nothing that the parent names unless its user trusts it.
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -16,7 +17,7 @@ import msgspec
 from shoal.core import config as configs
 from shoal.core.config import NonNegative, NonNegativeFloat, Positive
 from shoal.core.errors import BadInput, nearest
-from shoal.experiment import AXES, Plan, merge
+from shoal.experiment import AXES, Plan, merge, resolve
 from shoal.federation.datagrams import RULES as DATAGRAM_RULES
 from shoal.federation.rules import RULES
 
@@ -94,6 +95,24 @@ class FederationConfig:
 def rule_of(config: FederationConfig, fields: Mapping[str, Any]) -> Any:
     """The rule with its settings. `BadInput` for one that it has not, or a value that it refuses."""
     return configs.build(RULES[config.rule], fields, "rule.")
+
+
+def planned(env: Any, stored: dict[str, Any] | None, given: Mapping[str, Any], config: FederationConfig) -> Plan:
+    """The run that is told to the children: a new one, or a `stored` one with what is given now.
+
+    Where nothing is said, the budget is the tuned one for each child that is expected.
+    """
+    if stored is not None:
+        return resolve(stored.pop("env") if env is None else env, stored)
+    if env is None:
+        raise BadInput("no environment: give an id such as LunarLander-v3, or --resume RUN")
+    plan = resolve(env, {"eval_episodes": 500, **given})
+    assert plan.settings.steps is not None
+    if "steps" in given or config.expect == 1:
+        return plan
+    return dataclasses.replace(
+        plan, settings=dataclasses.replace(plan.settings, steps=plan.settings.steps * config.expect)
+    )
 
 
 def check_datagrams(config: FederationConfig, plan: Plan, observed: int, *, dials: bool) -> None:
