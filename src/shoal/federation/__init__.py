@@ -2,7 +2,8 @@
 
 Without I/O: `wire` (messages as bytes), `protocol` (their order), `codec` (vectors as bytes), `rules` (how weights are
 taken in), `adoption` (how a child takes in the parent's), `normaliser`, `guard` (what is let in), `state` (the parent's,
-immutable), `hub` (a whole parent), `courier` (a whole child), `timeouts`. The shells around them: `server`, `client`,
+immutable), `arrivals` (what a push holds), `hogwild` (averaging without a lock), `hub` (a whole parent), `courier` (a whole
+child), `timeouts`. The shells around them: `server`, `client`,
 `link` (a client on a thread of its own), `addresses` (where one may listen, TLS), `datagrams` (UDP on a LAN). With training:
 `child` (`join`: a run that exchanges, by `driver`), `parent` (`Parent`: `serving`, `judging`, `parent_folder`), `settings`,
 `vectors`, `local` (parent and children on one machine).

@@ -9,18 +9,21 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
 from shoal.federation import normaliser, state, wire
-from shoal.federation.codec import HAS_ZSTD, Encoded, Mirror, Squeeze, pack, unpack
-from shoal.federation.guard import ANY, Guard, Scale, Tokens, check_scale, scale_of
+from shoal.federation.arrivals import decode
+from shoal.federation.codec import HAS_ZSTD, Encoded, Mirror, Squeeze, pack
+from shoal.federation.guard import ANY, Guard, Scale, Tokens, scale_of
+from shoal.federation.hogwild import Job, Unlocked
 from shoal.federation.protocol import ParentSide, Stage, part_sizes
 from shoal.federation.rules.rule import Rule
 from shoal.federation.state import Arrival, State
 from shoal.federation.wire import Buffer, Message, Reason, Violation
 
+Consistency = Literal["lock", "hogwild"]
 REPORTED = 128  # children in a status message: with the longest names they fit into its 64 KiB
 
 
@@ -40,6 +43,8 @@ class Federation:
     """For the children, as JSON: environment, algorithm, net, when to exchange."""
     by_steps: bool = False
     """Weigh contributions by environment steps; equally if not."""
+    consistency: Consistency = "lock"
+    """Whether pushes are averaged one at a time, or in place by several threads."""
 
 
 class Answer(NamedTuple):
@@ -89,6 +94,7 @@ class Hub:
         self._links: dict[str, Links] = {}
         self._numbers = numbers
         self._scale: tuple[int, Scale] = (-1, Scale(0.0, 0.0))  # of the weights of a version
+        self.unlocked = Unlocked(self) if federation.consistency == "hogwild" else None
 
     def session(self, ended: Ended = lambda reason, answer: None) -> Session:
         """A connection was opened; `ended` is called when the hub ends it. Raises `Violation` if full."""
@@ -173,39 +179,39 @@ class Hub:
             settings=dict(federation.settings),
         )
 
-    def push(self, message: Message, child: str, keeps: bool, now: float) -> tuple[int, bool]:
-        """Apply a push: (its sequence number, whether it was new). `keeps`: its differences need a copy here."""
+    def push(self, message: Message, child: str, keeps: bool, now: float) -> bool:
+        """Apply a push; whether it was new. `keeps`: its differences need a copy here."""
         header: wire.Push = message.header
+        if not self.wanted(header, child, now):
+            return False
+        arrival = self.decoded(message, child)
+        self.state, applied = state.apply(
+            self.state, self.federation.rule, arrival, now, by_steps=self.federation.by_steps
+        )
+        self.applied(header, arrival, keeps)
+        return applied
+
+    def wanted(self, header: wire.Push, child: str, now: float) -> bool:
+        """Whether a push has yet to be applied, before anything of it is decoded. Raises `Violation` for a wrong one."""
         received = sum(part.bytes for part in header.parts)
         self.guard.pace(child, received, now)
-        links = self.links(child)
-        links.bytes_up += received
+        self.links(child).bytes_up += received
         if header.architecture != self.federation.architecture:
             raise Violation(
                 "architecture", f"architecture {header.architecture!r}; this run has {self.federation.architecture!r}"
             )
         # Before anything is decoded: differences of a push that was applied refer to a copy that has moved on.
-        if not state.is_new(self.state, child, header.sequence) or self.stop:
-            return header.sequence, False
-        named = message.named()
-        part, buffer = named.pop("weights")
-        vector = unpack(part, buffer, links.up)
-        scale = scale_of(vector)
-        check_scale("weights", scale, self._parent_scale(), self.guard.limits.ratio)
-        counts = self._normaliser(*named.pop("normaliser")) if "normaliser" in named else None
-        moments = {name.removeprefix("moments/"): unpack(*pair) for name, pair in named.items()}
-        for name, moment in moments.items():
-            scale_of(moment)
-            if name in self.state.squares and len(moment) and float(moment.min()) < 0:
-                raise Violation("magnitude", f"moments/{name} has negative values", fatal=False)
-        arrival = Arrival(child, header.sequence, header.base, vector, header.steps, header.episodes, counts, moments)
-        self.state, applied = state.apply(
-            self.state, self.federation.rule, arrival, now, by_steps=self.federation.by_steps
-        )
+        return state.is_new(self.state, child, header.sequence) and not self.stop
+
+    def decoded(self, message: Message, child: str) -> Arrival:
+        """What a push holds. Raises `Violation` for what must not be taken in. Changes nothing here."""
+        return decode(message, child, self.links(child).up, self._parent_scale(), self.state.squares, self.guard.limits)
+
+    def applied(self, header: wire.Push, arrival: Arrival, keeps: bool) -> None:
+        """A push was applied: differences refer to it from now on."""
         if keeps and self.federation.rule.takes == "weights":
-            links.up = Mirror(header.sequence, vector)
+            self.links(arrival.child).up = Mirror(header.sequence, arrival.vector)
         self.heard(header)
-        return header.sequence, applied
 
     def weights(self, child: str, hello: wire.Hello, have: int | None) -> tuple[list[Encoded], int | None]:
         """The parent's weights for this child, and the number under which both sides then hold them."""
@@ -224,21 +230,10 @@ class Hub:
         return encoded, number
 
     def _parent_scale(self) -> Scale:
-        if self._scale[0] != self.state.version:
-            self._scale = (self.state.version, scale_of(self.state.weights))
-        return self._scale[1]
-
-    def _normaliser(self, part: wire.Part, buffer: memoryview) -> normaliser.Counts:
-        try:
-            counts = normaliser.from_vector(unpack(part, buffer))
-        except ValueError as error:
-            raise Violation("non-finite", str(error), fatal=False) from None
-        most = self.guard.limits.samples
-        if counts.samples > most:
-            raise Violation(
-                "magnitude", f"{counts.samples:.3g} observations in one push; at most {most:.3g}", fatal=False
-            )
-        return counts
+        now, known = self.state, self._scale
+        if known[0] != now.version:
+            known = self._scale = (now.version, scale_of(now.weights))
+        return known[1]
 
 
 class Session:
@@ -269,15 +264,36 @@ class Session:
             return self.refuse(violation)
         return None
 
-    def finish(self, now: float) -> Answer:
-        """A message ended: the answer to it."""
+    def begin(self, now: float) -> Answer | Job:
+        """A message ended: the answer to it, or what another thread has to do first; then call `end`."""
         header = None
         try:
             message = self._side.finish()
             header = message.header
-            return self._answer(message, now)
+            if self._hub.unlocked is None or not isinstance(header, wire.Push):
+                return self._answer(message, now)
+            assert self._hello is not None
+            job = self._hub.unlocked.begin(message, self._hello.child, self._hello.encoding == "int8", now)
+            return self._pushed(header, False) if job is None else job
         except Violation as violation:
             return self.refuse(violation, header.sequence if isinstance(header, wire.Push) else None)
+
+    def end(self, job: Job) -> Answer:
+        """The job was run: the answer to its push. It counts also if the connection was lost meanwhile."""
+        assert self._hub.unlocked is not None
+        try:
+            applied = self._hub.unlocked.end(job)
+        except Violation as violation:
+            return self.refuse(violation, job.header.sequence)
+        return Answer(None, True) if self.closed else self._pushed(job.header, applied)
+
+    def finish(self, now: float) -> Answer:
+        """A message ended: the answer to it, worked out here and now."""
+        begun = self.begin(now)
+        if isinstance(begun, Answer):
+            return begun
+        begun.run()
+        return self.end(begun)
 
     def refuse(self, violation: Violation, sequence: int | None = None) -> Answer:
         """Say why, count it, and close if that is fatal or the child is quarantined by it."""
@@ -318,20 +334,23 @@ class Session:
         assert self._hello is not None
         child = self._hello.child
         if isinstance(header, wire.Push):
-            sequence, applied = self._hub.push(message, child, self._hello.encoding == "int8", now)
-            encoded, number = self._hub.weights(child, self._hello, header.have)
-            version, stop = self._hub.state.version, self._hub.stop
-            parts = tuple(one.part for one in encoded)
-            pushed = wire.Pushed(
-                sequence=sequence, version=version, applied=applied, stop=stop, number=number, parts=parts
-            )
-            return Answer(wire.pieces(pushed, [one.buffer for one in encoded]))
+            return self._pushed(header, self._hub.push(message, child, self._hello.encoding == "int8", now))
         version, stop = self._hub.state.version, self._hub.stop
         if header.unless == version:
             return Answer(wire.pieces(wire.Pulled(version=version, stop=stop)))
         encoded, number = self._hub.weights(child, self._hello, header.have)
         pulled = wire.Pulled(version=version, stop=stop, number=number, parts=tuple(one.part for one in encoded))
         return Answer(wire.pieces(pulled, [one.buffer for one in encoded]))
+
+    def _pushed(self, header: wire.Push, applied: bool) -> Answer:
+        assert self._hello is not None
+        encoded, number = self._hub.weights(self._hello.child, self._hello, header.have)
+        version, stop = self._hub.state.version, self._hub.stop
+        parts = tuple(one.part for one in encoded)
+        pushed = wire.Pushed(
+            sequence=header.sequence, version=version, applied=applied, stop=stop, number=number, parts=parts
+        )
+        return Answer(wire.pieces(pushed, [one.buffer for one in encoded]))
 
     def _greet(self, hello: wire.Hello) -> Answer:
         hub, federation = self._hub, self._hub.federation

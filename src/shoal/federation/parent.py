@@ -121,6 +121,7 @@ class Parent:
             rule_name=self.config.rule,
             settings=told(self.plan, self.config, topology),
             by_steps=self.config.weigh == "steps",
+            consistency=self.config.consistency,
         )
         self.hub = Hub(about, start, Guard(limits or Limits(), tokens))
         self._heard: queue.SimpleQueue[Heard] = queue.SimpleQueue()

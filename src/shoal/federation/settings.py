@@ -19,6 +19,7 @@ from shoal.core.config import NonNegative, NonNegativeFloat, Positive
 from shoal.core.errors import BadInput, nearest
 from shoal.experiment import AXES, Plan, merge, resolve
 from shoal.federation.datagrams import RULES as DATAGRAM_RULES
+from shoal.federation.hogwild import check_in_place
 from shoal.federation.rules import RULES
 
 TOLD = ("algo", "net", "topology", "steps", "schedule_steps", "seed", "life_ends", "max_bad_updates")
@@ -67,6 +68,8 @@ class FederationConfig:
     """how contributions are weighed: equally, or by environment steps"""
     moments: Literal["local", "travel"] = "local"
     """whether the optimiser's moments stay with each child or travel with the weights"""
+    consistency: Literal["lock", "hogwild"] = "lock"
+    """whether pushes are averaged one after the other, or by several threads in place and without a lock (Hogwild!)"""
     eval_every: NonNegative = 100
     """evaluate the parent's weights whenever this many updates have passed, on 25 episodes beside the training; 0 for never"""
     every_episodes: NonNegative = 0
@@ -85,6 +88,14 @@ class FederationConfig:
     def __post_init__(self) -> None:
         if self.rule not in RULES:
             raise BadInput(f"unknown rule {self.rule!r}.{nearest(self.rule, RULES)} There are: {', '.join(RULES)}.")
+        if self.consistency == "hogwild":
+            check_in_place(self.rule)
+            for wrong, what in (
+                (self.transport == "udp", "--transport udp, whose slices are averaged as they come"),
+                (self.moments == "travel", "--moments travel: moments are mixed one push at a time"),
+            ):
+                if wrong:
+                    raise BadInput(f"--consistency hogwild and {what}")
 
     @property
     def exchange(self) -> dict[str, Any]:
