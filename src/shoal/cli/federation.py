@@ -24,11 +24,14 @@ token   secrets for single children, issued and revoked while their parent runs
 cert    a self-signed certificate for --cert and --key; prints its fingerprint, which `shoal join --pin` takes
 
   --children N    processes that train (2)
+  --slow F,F,...  make children slower, F times for each in order (1: full speed), as unequal machines are; not for --runtime
+                  processes, whose workers would keep their speed
   --out FOLDER    the parent's run folder; those of the children are in its folder children/
   --quiet         no progress
   --json          one JSON object as the last line of standard output
 """
-LOCAL_OWN = ("out", "children", "config", "bind")
+LOCAL_OWN = ("out", "children", "slow", "config", "bind")
+SLOWEST = 100.0  # times
 PASSED = ("topology", "runtime", "actors", "envs", "backend", "learners")
 
 
@@ -89,6 +92,9 @@ def _local(words: list[str]) -> int:
     env = one_positional(parsed, "environment")
     count = whole_number(parsed, "children", 2)
     sorted_ = sort(parsed, LOCAL_OWN)
+    slow = _slow(sorted_.own.get("slow", ""), count)
+    if slow and sorted_.settings.get("runtime") == "processes":
+        raise BadInput("--slow and --runtime processes: a child's workers would keep their speed; use threads")
     sorted_.federation.setdefault("expect", str(count))
     given = configured(sorted_)
 
@@ -116,7 +122,7 @@ def _local(words: list[str]) -> int:
         **about,
     )
     try:
-        with parent, LocalChildren(count, parent.folder.folder.path / "children", flags, say) as children:
+        with parent, LocalChildren(count, parent.folder.folder.path / "children", flags, say, slow) as children:
             children.start(parent.url, parent.token_file)
             summary = parent.run()
     except BadInput:
@@ -126,6 +132,19 @@ def _local(words: list[str]) -> int:
     write_report(summary["run"], wanted="no-report" not in parsed.switches and not summary["stopped"])
     finished(summary, quiet=quiet, json="json" in parsed.switches)
     return 0
+
+
+def _slow(text: str, count: int) -> list[float]:
+    """The factors of --slow, at most one for each child."""
+    try:
+        factors = [float(word) for word in text.split(",")] if text else []
+    except ValueError:
+        raise BadInput(f"--slow is {text!r}: expected numbers with commas between them, such as 1,2") from None
+    if any(not 1.0 <= factor <= SLOWEST for factor in factors):
+        raise BadInput(f"--slow is {text!r}: each factor must lie in [1, {SLOWEST:g}]")
+    if len(factors) > count:
+        raise BadInput(f"--slow has {len(factors)} factors for {count} children")
+    return factors
 
 
 def _cert(words: list[str]) -> int:
