@@ -67,12 +67,6 @@ class Small:
         counts = dict(line.split() for line in (self.groups[0] / file).read_text().splitlines())
         return int(counts.get("oom_kill", 0))
 
-    @property
-    def throttled(self) -> int:
-        """Periods in which it would have liked more of a core."""
-        counts = dict(line.split() for line in (self.groups[-1] / "cpu.stat").read_text().splitlines())
-        return int(counts["nr_throttled"])
-
     def _version_1(self, memory: Path, cpu: Path) -> None:
         self.how = "cgroup v1"
         for group in (memory, cpu):

@@ -41,9 +41,8 @@ def test_a_child_on_a_small_device(tmp_path: Path) -> None:
         finally:
             child.kill()
             child.wait()
-        killed, throttled = device.killed, device.throttled
+        killed = device.killed
     told = f"{device.how}: {(tmp_path / 'said').read_text()}"
     assert code == 0 and killed == 0, told
     assert summary["updates"] == 20 and summary["children"] == 1 and summary["rejected"] == 0, told
-    assert throttled > 0, "half a core was a limit"
     assert int((tmp_path / "peak").read_text()) / 1024 < MOST, told
