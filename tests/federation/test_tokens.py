@@ -69,7 +69,7 @@ def test_the_register_notices_each_change_once(tmp_path: Path) -> None:
         fail(other)
     assert register.changed() is None, "what failed is not written"
     (tmp_path / FILE).write_text("{}")
-    with pytest.raises(BadInput, match="not a file of tokens"):
+    with pytest.raises(BadInput, match="not a token file"):
         register.changed()
     assert register.changed() is None, "told once"
 

@@ -1,4 +1,4 @@
-"""`shoal federation token`: secrets for single children, issued and revoked while their parent runs."""
+"""`shoal federation token`: issues and revokes secrets of single children while their parent runs."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ USAGE = """usage: shoal federation token add RUN --child NAME [--file T] [--repl
        shoal federation token revoke RUN --child NAME
        shoal federation token revoke RUN --shared
 
-Tokens of the parent whose run folder is RUN; it may be running, and notices within a second. Each admits one child, by its name
-(shoal join --name NAME). RUN/tokens.json holds SHA-256 hashes alone, and its owner alone may read it.
+Tokens of the parent whose run folder is RUN; a running parent notices changes within a second. Each token admits one child by its
+name (shoal join --name NAME). RUN/tokens.json contains only SHA-256 hashes, and only its owner can read it.
 
-add     a new secret in a file of its own, which `shoal join --token-file` takes
-list    whom the tokens admit, and which were revoked
-revoke  admit a child no longer; if it is connected, it is told so and dropped
+add     writes a new secret to its own file, for `shoal join --token-file`
+list    shows which children the tokens admit, and which tokens were revoked
+revoke  stops admitting a child; if it is connected, it is told the reason and disconnected
 
   --child NAME    name of the child
-  --file T        where the secret is written; by default RUN/token-NAME
-  --replace       revoke the older token of this child
+  --file T        file for the secret; by default RUN/token-NAME
+  --replace       revoke this child's older token
   --shared        the token that admits any child, RUN/token
   --json          one JSON object as the last line of standard output
 """

@@ -1,4 +1,4 @@
-"""What a push holds: decoded and checked before anything is changed. May run on any thread."""
+"""Decodes and checks a push before anything is changed. May run on any thread."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from shoal.federation.wire import Message, Violation
 def decode(
     message: Message, child: str, mirror: Mirror | None, parent: Scale, squares: frozenset[str], limits: Limits
 ) -> Arrival:
-    """The vectors of a push. `mirror`: what its differences refer to; `parent`: how large the parent's weights are.
+    """Decode a push. `mirror`: the reference of its differences; `parent`: the scale of the parent's weights.
 
-    Raises `Violation` for what must not be taken in.
+    Raises `Violation` for content that must not be applied.
     """
     header: wire.Push = message.header
     named = message.named()

@@ -145,7 +145,7 @@ class DatagramHub:
         self.unknown = 0  # datagrams from children that are not registered
         self._children: dict[bytes, tuple[str, bytes, Gathering]] = {}
         self._shown: dict[str, str] = {}  # {child: its token}
-        self._tokens = hub.guard.tokens  # by which they were admitted
+        self._tokens = hub.guard.tokens  # the tokens that they were checked against
         self._addresses: dict[str, Any] = {}
 
     def register(self, child: str, token: str) -> None:
@@ -173,7 +173,7 @@ class DatagramHub:
         return [answer for one in ended for answer in self._apply(*known[:2], one, now)]
 
     def _readmit(self) -> None:
-        """The tokens have changed: children whose own was revoked are unknown from now on."""
+        """Check all children against the changed tokens; forget those whose token was revoked."""
         self._tokens = self.hub.guard.tokens
         for child, token in list(self._shown.items()):
             try:

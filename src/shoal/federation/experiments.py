@@ -78,20 +78,20 @@ class VersusConfig(BlendConfig):
 
 @dataclass(frozen=True, kw_only=True)
 class VariantsConfig:
-    """Federations on this machine in several ways, with the same budget of environment steps."""
+    """Federations on this machine with several settings and the same budget of environment steps."""
 
     envs: dict[str, int]
     """environment ids, and the environment steps of each run over all children"""
     ways: dict[str, dict[str, Any]] = field(default_factory=dict)
-    """settings of `shoal federation local` of each row, by its name"""
+    """settings of `shoal federation local` for each row, by row name"""
     alphas: tuple[Fraction, ...] = ()
-    """further rows, each with each of `betas`: how far the parent moves towards a child"""
+    """how far the parent moves towards a child: one more row for each pair with `betas`"""
     betas: tuple[Fraction, ...] = ()
     """how far a child moves towards the parent"""
     settings: dict[str, Any]
     """settings that all runs share"""
     eval_episodes: Positive = 500
-    """episodes of the parent's last weights, as many greedy as sampled"""
+    """greedy episodes with the parent's last weights, and as many sampled ones"""
     seeds: Positive = 1
     """runs of each"""
 
@@ -120,7 +120,7 @@ def versus(size: Mapping[str, Any], folder: Path, tell: Tell) -> dict[str, Any]:
 
 
 def variants(size: Mapping[str, Any], folder: Path, tell: Tell) -> dict[str, Any]:
-    """One federation an environment, way and seed: its last weights, its learning curve, what it cost."""
+    """Run one federation for each environment, row and seed; report its last weights, its learning curve and its cost."""
     config = build(VariantsConfig, size)
     pairs = [(alpha, beta) for alpha in config.alphas for beta in config.betas]
     every = config.ways | {_pair(alpha, beta): {"alpha": alpha, "beta": beta} for alpha, beta in pairs}
@@ -242,7 +242,7 @@ def _measured(run: Path, name: str, over: str) -> dict[str, list[float]]:
 
 
 def _spreads(found: Mapping[str, list[Path]]) -> list[dict[str, Any]]:
-    """The sampled episodes of each row's last weights, of all seeds together: boxes, and densities."""
+    """Box plot and density of the sampled episodes of each row's last weights, over all seeds."""
     rows = []
     for name, runs in found.items():
         played = [ways(read_json(run / "evaluation.json")) for run in runs if (run / "evaluation.json").is_file()]
@@ -251,7 +251,7 @@ def _spreads(found: Mapping[str, list[Path]]) -> list[dict[str, Any]]:
     if not rows:
         return []
     common = {"x": "return of an episode, actions sampled", "y": "", "rows": rows}
-    whose = "Episodes of the last weights, of all seeds together"
+    whose = "Episodes with the last weights, over all seeds"
     return [
         {"kind": "boxes", "name": "boxes", "title": "Spread", "hint": f"{whose}: quartiles and median.", **common},
         {"kind": "density", "name": "density", "title": "Density", "hint": f"{whose}, smoothed.", **common},

@@ -117,7 +117,7 @@ class Tokens:
         return len(found)
 
     def share(self, secret: str) -> None:
-        """Make this the one secret that admits any child. One that was revoked stays so."""
+        """Make this the only secret that admits any child. If it was revoked, it stays revoked."""
         digest = _digest(secret)
         if not any(hmac.compare_digest(token.digest, digest) for token in self.tokens):
             self.revoke(ANY)
@@ -206,7 +206,7 @@ class Guard:
         self._bytes: dict[str, Bucket] = {}
 
     def admit(self, secret: str, child: str, *, watches: bool = False) -> None:
-        """Raise `Violation` unless this child may take part. To watch, the token of any child will do."""
+        """Raise `Violation` unless this child may take part. Any child's token is enough to watch."""
         self.tokens.check(secret, ANY if watches else child)
         if self.quarantined(child):
             raise Violation("quarantined", f"{child!r} is quarantined after {self.strikes[child]} strikes")

@@ -1,8 +1,8 @@
 """Averaging without a lock (Hogwild!): pushes change one vector in place, on several threads at once; pulls get snapshots.
 
-The hub still belongs to one thread, which decides what is let in and counts it: a push begins there (`begin`), is decoded, checked
-and averaged on any other thread (`Job.run`), and is counted there again (`end`). Two pushes may overwrite each other's change of a
-weight. That is the bargain: nothing waits, and with one push at a time the result is that of the lock, bit for bit.
+The hub still belongs to one thread, which admits and counts pushes: a push begins there (`begin`), is decoded, checked and averaged
+on any other thread (`Job.run`), and is counted on the hub's thread again (`end`). Two pushes may overwrite each other's change of a
+weight; in return, nothing waits. With one push at a time the result equals that of the lock, bit for bit.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from shoal.federation.wire import Message, Violation
 if TYPE_CHECKING:
     from shoal.federation.hub import Hub
 
-AGAIN = 0.05  # seconds after which a push is repeated whose first copy is still under way
+AGAIN = 0.05  # seconds after which a child repeats a push whose first copy is still being averaged
 
 
 def check_in_place(rule: str) -> None:
@@ -36,16 +36,16 @@ def check_in_place(rule: str) -> None:
 
 
 class _Mixed(NamedTuple):
-    """What became of a push on its thread."""
+    """The result of a push on its thread."""
 
     arrival: Arrival
     far: float  # its distance from the parent's weights, or the length of the change
-    weights: np.ndarray  # [P] a snapshot taken when it was in
-    number: int  # of the snapshot: a higher one holds all that the lower ones hold
+    weights: np.ndarray  # [P] a snapshot taken after it was averaged
+    number: int  # of the snapshot: a higher one contains all that the lower ones contain
 
 
 class Job:
-    """One push on its way. `run` does the work, once, on any thread; what goes wrong is kept for `Unlocked.end`."""
+    """One push in progress. `run` does the work, once, on any thread; an error is kept for `Unlocked.end`."""
 
     def __init__(self, child: str, header: wire.Push, tau: int, keeps: bool, work: Callable[[], _Mixed]) -> None:
         self.child, self.header, self.tau, self.keeps = child, header, tau, keeps
@@ -53,7 +53,7 @@ class Job:
         self.done: _Mixed | Exception = RuntimeError("this job was not run")
 
     def run(self) -> None:
-        """Decode, check, average."""
+        """Decode, check and average the push."""
         try:
             self.done = self._work()
         except Exception as error:  # raised again on the hub's thread
@@ -61,7 +61,7 @@ class Job:
 
 
 class Unlocked:
-    """The shared weights of a hub, and the pushes that are under way. All but `Job.run` belongs to the hub's thread."""
+    """The shared weights of a hub, and the pushes in progress. Everything except `Job.run` belongs to the hub's thread."""
 
     def __init__(self, hub: Hub) -> None:
         check_in_place(hub.federation.rule_name)
@@ -70,11 +70,11 @@ class Unlocked:
         self._hub, self._rule = hub, rule
         self._weights = np.array(hub.state.weights)
         self._numbers = itertools.count(1)
-        self._newest = 0  # snapshot that is served
-        self._under_way: set[str] = set()  # children
+        self._newest = 0  # number of the snapshot that is served
+        self._under_way: set[str] = set()  # children with a push in progress
 
     def begin(self, message: Message, child: str, keeps: bool, now: float) -> Job | None:
-        """The job for a push; None if it counts already or comes too late. `keeps`: its differences need a copy here."""
+        """The job for a push; None if it was counted already or is too late. `keeps`: keep a copy for the next difference."""
         hub, header = self._hub, message.header
         if not hub.wanted(header, child, now):
             return None
@@ -97,14 +97,14 @@ class Unlocked:
         return Job(child, header, tau, keeps, work)
 
     def end(self, job: Job) -> bool:
-        """Count a push whose job is done; False if training ended meanwhile. Raises what the job did."""
+        """Count a push whose job is done; False if training has ended since. Raises the job's error."""
         self._under_way.discard(job.child)
         hub, done = self._hub, job.done
         if isinstance(done, Exception):
             raise done
         if hub.stop:
             return False
-        # An older snapshot that ends later does not take the place of a newer one.
+        # An older snapshot that arrives later does not replace a newer one.
         weights = done.weights if done.number > self._newest else hub.state.weights
         self._newest = max(self._newest, done.number)
         hub.state = state.mixed(hub.state, done.arrival, job.tau, done.far, weights)

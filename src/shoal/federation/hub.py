@@ -54,7 +54,7 @@ class Answer(NamedTuple):
     close: bool = False
 
 
-# Called when the hub ends a connection: why, and what is still to be sent.
+# Called when the hub ends a connection, with the reason and the last answer to send.
 Ended = Callable[[Reason, Answer | None], None]
 
 
@@ -106,7 +106,7 @@ class Hub:
         return Session(self, ended)
 
     def readmit(self, tokens: Tokens) -> None:
-        """These tokens count from now on: connections whose own was revoked end, and are told why."""
+        """Use these tokens from now on; end connections whose token was revoked, and tell them the reason."""
         self.guard.tokens = tokens
         for session in [*self.sessions.values(), *self.watchers]:
             session.recheck()
@@ -192,7 +192,7 @@ class Hub:
         return applied
 
     def wanted(self, header: wire.Push, child: str, now: float) -> bool:
-        """Whether a push has yet to be applied, before anything of it is decoded. Raises `Violation` for a wrong one."""
+        """Whether a push should be applied, judged by its header. Raises `Violation` for a wrong one."""
         received = sum(part.bytes for part in header.parts)
         self.guard.pace(child, received, now)
         self.links(child).bytes_up += received
@@ -279,7 +279,7 @@ class Session:
             return self.refuse(violation, header.sequence if isinstance(header, wire.Push) else None)
 
     def end(self, job: Job) -> Answer:
-        """The job was run: the answer to its push. It counts also if the connection was lost meanwhile."""
+        """Count the push of a finished job, even if the connection was lost; the answer to it."""
         assert self._hub.unlocked is not None
         try:
             applied = self._hub.unlocked.end(job)
@@ -288,7 +288,7 @@ class Session:
         return Answer(None, True) if self.closed else self._pushed(job.header, applied)
 
     def finish(self, now: float) -> Answer:
-        """A message ended: the answer to it, worked out here and now."""
+        """End a message; the answer to it, computed on this thread."""
         begun = self.begin(now)
         if isinstance(begun, Answer):
             return begun
@@ -386,7 +386,7 @@ class Session:
         self._ended("superseded", None)
 
     def recheck(self) -> None:
-        """The tokens have changed: end this connection if its own no longer counts."""
+        """End this connection if its token is no longer valid."""
         assert self._hello is not None
         try:
             self._hub.guard.tokens.check(self._hello.token, ANY if self._hello.watches else self._hello.child)

@@ -19,7 +19,7 @@ GRACE = 15.0  # seconds for a child to write its last checkpoint
 class LocalChildren:
     """`count` processes `shoal join ...`. A killed child is restarted under its name; a refused child ends all.
 
-    `slow`: how many times as long each of them takes, in order; 1 for those beyond its end.
+    `slow`: factors by which the children are slowed down, in order; 1 for the remaining ones.
     """
 
     def __init__(

@@ -244,11 +244,11 @@ class Parent:
                 self._save()
 
     def _readmit(self) -> None:
-        """Tokens were issued or revoked: the hub hears of it."""
+        """Pass changed tokens on to the hub."""
         try:
             tokens = self._register.changed()
         except BadInput as error:
-            self._panel.say(f"{error}; the tokens of before count")
+            self._panel.say(f"{error}; the previous tokens stay valid")
             return
         if tokens is not None:
             self._serving.call(lambda: self.hub.readmit(tokens))

@@ -159,7 +159,7 @@ class Server:
                 return
 
     async def _answered(self, session: Session) -> Answer:
-        """The answer to a message. Without a lock a push is averaged on a thread; it counts even if this connection ends first."""
+        """The answer to a message. With hogwild a push is averaged on a thread, and counts even if this connection ends first."""
         begun = session.begin(self._clock())
         if isinstance(begun, Answer):
             return begun

@@ -91,7 +91,7 @@ class FederationConfig:
         if self.consistency == "hogwild":
             check_in_place(self.rule)
             for wrong, what in (
-                (self.transport == "udp", "--transport udp, whose slices are averaged as they come"),
+                (self.transport == "udp", "--transport udp: slices are averaged as they arrive"),
                 (self.moments == "travel", "--moments travel: moments are mixed one push at a time"),
             ):
                 if wrong:
@@ -109,9 +109,9 @@ def rule_of(config: FederationConfig, fields: Mapping[str, Any]) -> Any:
 
 
 def planned(env: Any, stored: dict[str, Any] | None, given: Mapping[str, Any], config: FederationConfig) -> Plan:
-    """The run that is told to the children: a new one, or a `stored` one with what is given now.
+    """Resolve the run that the children train: a new one, or a `stored` one, which includes the `given` settings.
 
-    Where nothing is said, the budget is the tuned one for each child that is expected.
+    The default budget of a new run is the tuned one for every expected child.
     """
     if stored is not None:
         return resolve(stored.pop("env") if env is None else env, stored)

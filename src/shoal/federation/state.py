@@ -134,12 +134,12 @@ def apply(state: State, rule: Rule, push: Arrival, now: float, *, by_steps: bool
 
 
 def mixed(state: State, push: Arrival, tau: int, far: float, weights: np.ndarray) -> State:
-    """The state after a push that was averaged elsewhere: `weights` are a snapshot with it."""
+    """The state after a push that was averaged elsewhere; `weights` is a snapshot that contains it."""
     return _counted(_stepped(state, Step(weights, state.memory)), push, tau, far)
 
 
 def _counted(state: State, push: Arrival, tau: int, far: float) -> State:
-    """A push counts: its sequence number, its steps, what was observed."""
+    """Count a push: its sequence number, steps, episodes and observations."""
     child = state.children.get(push.child, Child())
     child = child._replace(
         sequence=push.sequence,
@@ -173,7 +173,7 @@ def distance(vector: np.ndarray, start: np.ndarray | None) -> float:
 
 
 def share_of(state: State, child: str, steps: int) -> float:
-    """Steps of a push relative to the mean of all children's last pushes, with this one."""
+    """Steps of a push relative to the mean of all children's last pushes, including this one."""
     last = {name: known.last_steps for name, known in state.children.items() if known.pushes} | {child: steps}
     mean = sum(last.values()) / len(last)
     return steps / mean if mean else 1.0

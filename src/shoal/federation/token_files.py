@@ -41,10 +41,10 @@ def make_token(path: Path) -> str:
 
 
 class TokenRegister:
-    """The tokens that a parent admits, in its run folder: hashes alone, for its owner alone.
+    """The tokens that a parent admits, as a file in its run folder: only hashes, readable only by its owner.
 
-    `shoal federation token` changes the file, the running parent notices. Writers take turns; a reader sees the old content
-    or the new one.
+    `shoal federation token` changes the file, and the running parent notices. Writers take turns; a reader sees the old or
+    the new content.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -60,7 +60,7 @@ class TokenRegister:
         return register
 
     def read(self) -> Tokens:
-        """The tokens now; none if there is no file."""
+        """The current tokens; none if there is no file."""
         try:
             return Tokens.from_json(self._path.read_bytes())
         except FileNotFoundError:
@@ -70,7 +70,7 @@ class TokenRegister:
 
     @contextlib.contextmanager
     def changing(self) -> Iterator[Tokens]:
-        """The tokens, to be changed; they are written when the block ends without an error."""
+        """The tokens, for the block to change; they are written if it ends without an error."""
         with self._turn():
             tokens = self.read()
             before = tokens.tokens
@@ -83,11 +83,11 @@ class TokenRegister:
                 raise BadInput(f"cannot write {str(self._path)!r}: {error.strerror}") from None
 
     def changed(self) -> Tokens | None:
-        """The tokens, if the file is another one than at the last look. `BadInput`, once for each file, if it holds none."""
+        """The tokens if the file has changed since the last call. `BadInput`, once per change, if it is not a token file."""
         try:
             found = self._path.stat()
         except OSError:
-            return None  # as long as there is none, those that were read count
+            return None  # without a file, the tokens that were read stay valid
         now = (found.st_ino, found.st_mtime_ns, found.st_size)
         if now == self._seen:
             return None

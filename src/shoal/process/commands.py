@@ -74,9 +74,9 @@ def run_command(words: Sequence[str]) -> Finished:
 class Command:
     """`shoal WORDS ...` in a child process, which ends with this one. Its standard output is dropped.
 
-    With `slow` F it takes F times as long, as on a slower machine: it is stopped for F - 1 times as long as it has just
-    run, again and again. Processes of its own are not slowed down. A stopped process hears of nothing, so the kernel kills
-    it if this one is killed.
+    With `slow` F it takes F times as long, as on a slower machine: it is repeatedly stopped for F - 1 times as long as it
+    has just run. Its own subprocesses are not slowed down. A stopped process receives no request, so the kernel kills it if
+    this one is killed.
     """
 
     def __init__(self, words: Sequence[str], *, slow: float = 1.0) -> None:
@@ -100,7 +100,7 @@ class Command:
         return self.wait(0.0)
 
     def at_full_speed(self) -> None:
-        """Slow it down no longer."""
+        """Stop slowing it down."""
         self._full_speed.set()
         if self._slowing.is_alive():
             self._slowing.join()

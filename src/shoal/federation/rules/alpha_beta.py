@@ -51,7 +51,7 @@ class AlphaBeta:
         return Step(alpha_beta(parent, one.vector, rate), memory, ((one, rate),))
 
     def mix(self, parent: np.ndarray, one: Contribution) -> None:
-        # From a copy, so that each weight ends between one that it had and the child's, whatever others write meanwhile.
+        # From a copy, so that each weight ends between a value that it had and the child's, whatever other threads write.
         for part in columns(len(parent)):
             parent[part] = alpha_beta(parent[part].copy(), one.vector[part], self._rate(one))
 

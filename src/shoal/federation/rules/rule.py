@@ -64,10 +64,10 @@ class Rule(Protocol):
 
 @runtime_checkable
 class InPlace(Protocol):
-    """A rule that treats every weight by itself and at once, and so needs no lock (`federation.hogwild`)."""
+    """A rule that applies every push at once and weight by weight, and so needs no lock (`federation.hogwild`)."""
 
     def mix(self, parent: np.ndarray, one: Contribution) -> None:
-        """`receive`, in place, on weights that other threads read and change at the same time. Alone it gives the same bits."""
+        """`receive` in place, on weights that other threads read and change at the same time. Alone it gives the same bits."""
 
 
 def towards(start: np.ndarray, goal: np.ndarray, rate: float) -> np.ndarray:
