@@ -3,6 +3,7 @@
     python benchmarks/federation.py exchange --size 10000
     python benchmarks/federation.py exchange --size 10000000 --repeats 7 --encodings float32
     python benchmarks/federation.py crowd --children 1000
+    python benchmarks/federation.py consistency --size 1000000 --children 4 --repeats 50
 
 Parent and children are separate processes. Echo and exchange take turns, so that what else the machine does hits both.
 """
@@ -29,17 +30,19 @@ from shoal.federation.addresses import Address
 from shoal.federation.client import Client, join
 from shoal.federation.courier import Courier, Update
 from shoal.federation.guard import Guard, Limits, Tokens
-from shoal.federation.hub import Federation, Hub
+from shoal.federation.hub import Consistency, Federation, Hub
 from shoal.federation.rules import RULES
 from shoal.federation.server import Server
 
 TOKEN = "a token of the benchmarks"
 
 
-def make_hub(size: int) -> Hub:
+def make_hub(size: int, consistency: Consistency = "lock") -> Hub:
     tokens = Tokens()
     tokens.admit(TOKEN)
-    federation = Federation(run="bench", architecture="a", rule=RULES["alpha_beta"](), rule_name="alpha_beta")
+    federation = Federation(
+        run="bench", architecture="a", rule=RULES["alpha_beta"](), rule_name="alpha_beta", consistency=consistency
+    )
     weights = np.random.default_rng(0).normal(size=size).astype(np.float32)
     return Hub(federation, state.start(weights), Guard(Limits(pushes_per_second=1e6, bytes_per_second=1e12), tokens))
 
@@ -48,7 +51,7 @@ def memory_mb() -> float:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
-def parent_process(pipe: Connection, size: int) -> None:
+def parent_process(pipe: Connection, size: int, consistency: Consistency) -> None:
     """Serves a hub and an echo; says its memory when asked."""
 
     async def echo(connection: ServerConnection) -> None:
@@ -62,7 +65,7 @@ def parent_process(pipe: Connection, size: int) -> None:
                 await sockets.send(connection, [memoryview(buffer)[:at]], 60.0)
 
     async def main() -> None:
-        hub = make_hub(size)
+        hub = make_hub(size, consistency)
         options = sockets.options(4 * size + 1024, 2**22)
         async with Server(hub, Address("127.0.0.1", 0)) as server, serve(echo, "127.0.0.1", 0, **options) as echoing:
             port = next(iter(echoing.sockets)).getsockname()[1]
@@ -74,9 +77,9 @@ def parent_process(pipe: Connection, size: int) -> None:
     asyncio.run(main())
 
 
-def start_parent(size: int) -> tuple[Any, Connection, str, str, float]:
+def start_parent(size: int, consistency: Consistency = "lock") -> tuple[Any, Connection, str, str, float]:
     ours, theirs = multiprocessing.Pipe()
-    process = multiprocessing.get_context("fork").Process(target=parent_process, args=(theirs, size))
+    process = multiprocessing.get_context("fork").Process(target=parent_process, args=(theirs, size, consistency))
     process.start()
     url, echo_url, memory = ours.recv()
     return process, ours, url, echo_url, memory
@@ -164,9 +167,60 @@ async def measure_crowd(url: str, children: int, size: int, rounds: int) -> dict
     return found
 
 
+def busy_child(pipe: Connection, url: str, size: int, repeats: int, number: int) -> None:
+    """Pushes again and again, once it is told to begin; says how long each exchange took."""
+    weights = np.random.default_rng(number).normal(size=size).astype(np.float32)
+
+    async def pushed() -> list[float]:
+        seconds = []
+        async with await join(url, Courier(f"c{number}", TOKEN, architecture="a", zstd=False)) as client:
+            await client.push(Update(weights, base=0))
+            pipe.send("ready")
+            await asyncio.to_thread(pipe.recv)
+            for _ in range(repeats):
+                began = time.perf_counter()
+                await client.push(Update(weights, base=0))
+                seconds.append(time.perf_counter() - began)
+        return seconds
+
+    pipe.send(asyncio.run(pushed()))
+
+
+def measure_consistency(size: int, children: int, repeats: int, rounds: int) -> dict[str, Any]:
+    """Children in processes of their own push all the time, to a parent with a lock and to one without, in turns."""
+    context, found = multiprocessing.get_context("fork"), {"size": size, "children": children}
+    taken: dict[str, list[dict[str, float]]] = {"lock": [], "hogwild": []}
+    for _ in range(rounds):
+        for consistency, measured in taken.items():
+            parent, pipe, url, _, _ = start_parent(size, consistency)  # type: ignore[arg-type]
+            pipes = [context.Pipe() for _ in range(children)]
+            busy = [
+                context.Process(target=busy_child, args=(theirs, url, size, repeats, number))
+                for number, (_, theirs) in enumerate(pipes)
+            ]
+            for process in busy:
+                process.start()
+            for ours, _ in pipes:
+                ours.recv()
+            began = time.perf_counter()
+            for ours, _ in pipes:
+                ours.send("begin")
+            seconds = [one for ours, _ in pipes for one in ours.recv()]
+            wall = time.perf_counter() - began
+            pipe.send("end")
+            _, cpu, pushes, _ = pipe.recv()
+            assert pushes == children * (repeats + 1), "every push counts once"
+            measured.append(
+                {"exchanges_per_s": round(len(seconds) / wall, 1), "parent_cpu_s": round(cpu, 2), **quantiles(seconds)}
+            )
+            for process in (*busy, parent):
+                process.join(20)
+    return {**found, **taken}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=["exchange", "crowd"])
+    parser.add_argument("what", choices=["exchange", "crowd", "consistency"])
     parser.add_argument("--size", type=int, default=10_000)
     parser.add_argument("--repeats", type=int, default=200)
     parser.add_argument("--encodings", default="float32,float16,int8")
@@ -175,6 +229,9 @@ def main() -> None:
     chosen = parser.parse_args()
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, max(soft, 2 * chosen.children + 256)), hard))
+    if chosen.what == "consistency":
+        print(json.dumps(measure_consistency(chosen.size, chosen.children, chosen.repeats, chosen.rounds), indent=1))
+        return
     process, pipe, url, echo_url, before = start_parent(chosen.size)
     try:
         if chosen.what == "exchange":

@@ -254,6 +254,13 @@ def test_every_kind_of_picture_is_drawn(tmp_path: Path) -> None:
     figures = [
         {"kind": "curves", "name": "c", "panels": [{"title": "p", "lines": [line]}], **common},
         {"kind": "curves", "name": "o", "panels": [{"title": "p", "lines": [line] * 5}], "overlay": True, **common},
+        {"kind": "boxes", "name": "b", "rows": [{"name": "2", "values": [1.0, 2.0, 9.0]}], "column": "rho", **common},
+        {
+            "kind": "density",
+            "name": "d",
+            "rows": [{"name": "2", "values": [1.0, 2.0]}, {"name": "x", "values": [5.0]}],
+            **common,
+        },
         {"kind": "times", "name": "t", "drivers": [1, 2], "parts": parts, **common},
         {"kind": "shares", "name": "s", "panels": [{"title": "p", "episodes": [1, 2], "parts": parts}] * 2, **common},
         {
@@ -268,7 +275,7 @@ def test_every_kind_of_picture_is_drawn(tmp_path: Path) -> None:
     ]
     reference = reproduce.read_reference(ROOT / "lto-runtime" / "reference.csv")
     report = write_comparison(tmp_path, document(figures=figures, reference=reference))
-    assert {path.stem for path in tmp_path.glob("*.png")} == {"c", "o", "t", "s", "k"}
+    assert {path.stem for path in tmp_path.glob("*.png")} == {"b", "c", "d", "o", "t", "s", "k"}
     page = report.read_text()
-    assert page.count("<svg") == 5 and "A &amp; B" in page
+    assert page.count("<svg") == 7 and "A &amp; B" in page
     assert "24 cores, published" in page and "2 cores, here" in page

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import threading
+import time
 from pathlib import Path
 from typing import Any, NamedTuple
+
+import gymnasium
 
 from shoal.federation import Parent, join
 from shoal.federation.child import Joined
@@ -63,3 +66,17 @@ def train(out: Path, children: dict[str, dict[str, Any]], **settings: Any) -> Fa
     if failures:
         raise failures[0]
     return Family(summary, joined, parent)
+
+
+class Unhurried(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """A pole that leaves the processor to others. All of them are in this process: their steps show that training goes on."""
+
+    steps = 0
+
+    def __init__(self) -> None:
+        super().__init__(gymnasium.make("CartPole-v1"))
+
+    def step(self, action: Any) -> Any:
+        time.sleep(0.01)
+        Unhurried.steps += 1
+        return super().step(action)

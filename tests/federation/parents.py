@@ -14,7 +14,7 @@ from shoal.federation import state, wire
 from shoal.federation.addresses import Address
 from shoal.federation.courier import Courier
 from shoal.federation.guard import Guard, Limits, Tokens
-from shoal.federation.hub import Federation, Hub, Session
+from shoal.federation.hub import Consistency, Federation, Hub, Session
 from shoal.federation.protocol import ChildSide
 from shoal.federation.rules import RULES
 from shoal.federation.server import Server
@@ -32,6 +32,7 @@ def make_hub(
     start: state.State | None = None,
     normaliser: int = 0,
     by_steps: bool = False,
+    consistency: Consistency = "lock",
     **settings: Any,
 ) -> Hub:
     tokens = Tokens()
@@ -43,6 +44,7 @@ def make_hub(
         rule_name=rule,
         settings={"env": "Toy"},
         by_steps=by_steps,
+        consistency=consistency,
     )
     weights = np.linspace(-1, 1, size, dtype=np.float32)
     return Hub(federation, start or state.start(weights, normaliser=normaliser), Guard(limits or Limits(), tokens))

@@ -66,6 +66,13 @@ def token(tmp_path: Path) -> str:
         (["federation", "locale"], "Did you mean 'local'"),
         (["federation", "local", "CartPole-v1", "--children", "0"], "--children is 0: at least 1"),
         (["federation", "local"], "give one environment"),
+        (["federation", "local", "CartPole-v1", "--slow", "half"], "--slow is 'half': expected numbers"),
+        (["federation", "local", "CartPole-v1", "--slow", "1,0.5"], "each factor must lie in [1, 100]"),
+        (["federation", "local", "CartPole-v1", "--slow", "nan"], "each factor must lie in [1, 100]"),
+        (["federation", "local", "CartPole-v1", "--slow", "1,1,2"], "--slow has 3 factors for 2 children"),
+        (["federation", "local", "CartPole-v1", "--slow", "2", "--runtime", "processes"], "would keep their speed"),
+        (["parent", "CartPole-v1", "--consistency", "hogwild", "--rule", "fedavg"], "--rule fedavg, which gathers"),
+        (["parent", "CartPole-v1", "--consistency", "chaos"], "--consistency is 'chaos'"),
         (["federation", "status", "ws://127.0.0.1:7777"], "--token-file is missing"),
     ],
 )

@@ -365,12 +365,12 @@ def test_what_still_comes_on_a_superseded_connection_is_dropped() -> None:
     hub = make_hub(2)
     ended = []
     made = Wire(hub, make_courier())
-    made.session = hub.session(lambda: ended.append(True))
+    made.session = hub.session(lambda reason, answer: ended.append((reason, answer)))
     made.join()
     late = to_bytes(*made.courier.push(Update(np.ones(2, np.float32), base=0)))
     newer = Wire(hub, made.courier)
     newer.join()
-    assert ended == [True]
+    assert ended == [("superseded", None)]
     before = hub.state
     answer = made.session.feed(late)
     assert answer is not None and answer.close

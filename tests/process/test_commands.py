@@ -19,7 +19,7 @@ def test_a_command_outlives_the_thread_that_started_it(tmp_path: Path, monkeypat
     # In place of `shoal`: the process sleeps, with its parent's end already asked for.
     start, _, _ = commands._ENTRY.partition("if os.getppid()")
     monkeypatch.setattr(
-        commands, "_ENTRY", f"{start}\nopen(sys.argv[2], 'w').close()\nimport time\ntime.sleep({PATIENCE})"
+        commands, "_ENTRY", f"{start}\nopen(sys.argv[3], 'w').close()\nimport time\ntime.sleep({PATIENCE})"
     )
     begun: list[commands.Command] = []
 
@@ -38,3 +38,43 @@ def test_a_command_outlives_the_thread_that_started_it(tmp_path: Path, monkeypat
     finally:
         command.send(signal.SIGKILL)
         assert command.wait(PATIENCE) is not None
+
+
+def test_a_slowed_command_stands_still_most_of_the_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is found stopped and found running, goes on at full speed when asked to, and hears a request then."""
+    ready = tmp_path / "ready"
+    start, _, _ = commands._ENTRY.partition("if os.getppid()")
+    entry = f"{start}\nopen(sys.argv[3], 'w').close()\nwhile True:\n    pass"
+    monkeypatch.setattr(commands, "_ENTRY", entry)
+    command = commands.Command([str(ready)], slow=3.0)
+    try:
+        seen = set()
+        deadline = time.monotonic() + PATIENCE
+        while not (ready.exists() and {"T", "R"} <= seen) and time.monotonic() < deadline:
+            seen.add(state_of(command.pid))
+            time.sleep(0.001)
+        assert ready.exists() and {"T", "R"} <= seen
+        command.at_full_speed()
+        assert "T" not in {state_of(command.pid) for _ in range(200)}
+        command.send(signal.SIGTERM)
+        assert command.wait(PATIENCE) == -signal.SIGTERM
+        command.at_full_speed()
+    finally:
+        command.at_full_speed()
+        command.send(signal.SIGKILL)
+        command.wait(PATIENCE)
+
+
+def state_of(pid: int) -> str:
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+
+
+def test_a_slowed_command_that_ends_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    start, _, _ = commands._ENTRY.partition("if os.getppid()")
+    monkeypatch.setattr(commands, "_ENTRY", f"{start}\nsys.exit(7)")
+    command = commands.Command(["x"], slow=2.0)
+    deadline = time.monotonic() + PATIENCE
+    while command.wait(0.1) is None:
+        assert time.monotonic() < deadline
+    assert command.code == 7
+    command.at_full_speed()

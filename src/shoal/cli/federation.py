@@ -1,4 +1,4 @@
-"""`shoal federation`: status of a parent, a complete federation on this machine, certificates."""
+"""`shoal federation`: status of a parent, a complete federation on this machine, tokens, certificates."""
 
 from __future__ import annotations
 
@@ -11,22 +11,27 @@ from shoal.cli.federation_flags import configured, finished, help_of, sort, writ
 from shoal.cli.flags import one_positional, split, whole_number
 from shoal.core.errors import BadInput, nearest
 
-COMMANDS = ("status", "local", "cert")
+COMMANDS = ("status", "local", "token", "cert")
 USAGE = """usage: shoal federation status URL --token-file T [--pin FINGERPRINT] [--json]
        shoal federation local ENV --children N [--topology NAME] [--actors N] [--FIELD VALUE ...]
+       shoal federation token add|list|revoke RUN [--child NAME] [...]
        shoal federation cert [--cert FILE] [--key FILE] [--host NAME,ADDRESS] [--days N]
 
 status  shows a parent's children with their contributions, lags and strikes
 local   runs a parent and its children on this machine with one command; takes the options of `shoal parent`, and passes
         --topology, --runtime, --actors, --envs, --backend and --learners on to the children
+token   issues and revokes secrets of single children while their parent runs
 cert    creates a self-signed certificate for --cert and --key, and prints its fingerprint for `shoal join --pin`
 
   --children N    number of children, each a process (2)
+  --slow F,F,...  slow children down by these factors, in order (1: full speed), to imitate unequal machines; not with
+                  --runtime processes, whose workers would keep their speed
   --out FOLDER    the parent's run folder; those of the children are in its subfolder children/
   --quiet         no progress
   --json          one JSON object as the last line of standard output
 """
-LOCAL_OWN = ("out", "children", "config", "bind")
+LOCAL_OWN = ("out", "children", "slow", "config", "bind")
+SLOWEST = 100.0  # times
 PASSED = ("topology", "runtime", "actors", "envs", "backend", "learners")
 
 
@@ -42,6 +47,10 @@ def run(words: list[str]) -> int:
         raise BadInput(
             f"unknown command 'federation {command}'.{nearest(command, COMMANDS)} See shoal federation --help."
         )
+    if command == "token":
+        from shoal.cli.federation_tokens import run as tokens
+
+        return tokens(rest)
     return {"status": _status, "local": _local, "cert": _cert}[command](rest)
 
 
@@ -83,6 +92,9 @@ def _local(words: list[str]) -> int:
     env = one_positional(parsed, "environment")
     count = whole_number(parsed, "children", 2)
     sorted_ = sort(parsed, LOCAL_OWN)
+    slow = _slow(sorted_.own.get("slow", ""), count)
+    if slow and sorted_.settings.get("runtime") == "processes":
+        raise BadInput("--slow and --runtime processes: a child's workers would keep their speed; use threads")
     sorted_.federation.setdefault("expect", str(count))
     given = configured(sorted_)
 
@@ -110,7 +122,7 @@ def _local(words: list[str]) -> int:
         **about,
     )
     try:
-        with parent, LocalChildren(count, parent.folder.folder.path / "children", flags, say) as children:
+        with parent, LocalChildren(count, parent.folder.folder.path / "children", flags, say, slow) as children:
             children.start(parent.url, parent.token_file)
             summary = parent.run()
     except BadInput:
@@ -120,6 +132,19 @@ def _local(words: list[str]) -> int:
     write_report(summary["run"], wanted="no-report" not in parsed.switches and not summary["stopped"])
     finished(summary, quiet=quiet, json="json" in parsed.switches)
     return 0
+
+
+def _slow(text: str, count: int) -> list[float]:
+    """The factors of --slow, at most one for each child."""
+    try:
+        factors = [float(word) for word in text.split(",")] if text else []
+    except ValueError:
+        raise BadInput(f"--slow is {text!r}: expected numbers with commas between them, such as 1,2") from None
+    if any(not 1.0 <= factor <= SLOWEST for factor in factors):
+        raise BadInput(f"--slow is {text!r}: each factor must lie in [1, {SLOWEST:g}]")
+    if len(factors) > count:
+        raise BadInput(f"--slow has {len(factors)} factors for {count} children")
+    return factors
 
 
 def _cert(words: list[str]) -> int:

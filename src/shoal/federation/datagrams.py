@@ -144,6 +144,8 @@ class DatagramHub:
         self.hub = hub
         self.unknown = 0  # datagrams from children that are not registered
         self._children: dict[bytes, tuple[str, bytes, Gathering]] = {}
+        self._shown: dict[str, str] = {}  # {child: its token}
+        self._tokens = hub.guard.tokens  # the tokens that they were checked against
         self._addresses: dict[str, Any] = {}
 
     def register(self, child: str, token: str) -> None:
@@ -151,11 +153,14 @@ class DatagramHub:
         self.hub.guard.admit(token, child)
         last = self.hub.state.children[child].sequence if child in self.hub.state.children else 0
         key = key_of(token, child)
+        self._shown[child] = token
         self._children[name_of(child)] = child, key, Gathering(UP, child, key, len(self.hub.state.weights), last)
         self.hub.state = state.joined(self.hub.state, child)
 
     def receive(self, datagram: bytes, address: Any, now: float) -> list[tuple[bytes, Any]]:
         """Take a datagram; the datagrams to send, with their addresses."""
+        if self._tokens is not self.hub.guard.tokens:
+            self._readmit()
         known = self._children.get(datagram[4:12])
         if known is None:
             self.unknown += 1
@@ -166,6 +171,15 @@ class DatagramHub:
         if gathering.dropped == before:
             self._addresses[child] = address  # only if the key was right
         return [answer for one in ended for answer in self._apply(*known[:2], one, now)]
+
+    def _readmit(self) -> None:
+        """Check all children against the changed tokens; forget those whose token was revoked."""
+        self._tokens = self.hub.guard.tokens
+        for child, token in list(self._shown.items()):
+            try:
+                self._tokens.check(token, child)
+            except Violation:
+                del self._shown[child], self._children[name_of(child)]
 
     def tick(self, now: float) -> list[tuple[bytes, Any]]:
         """Apply pushes whose missing slices are overdue, with the slices that arrived."""

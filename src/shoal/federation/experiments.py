@@ -1,4 +1,4 @@
-"""Genkidama's experiments: A3C on one machine, a parent with two children over alpha and beta, and a comparison of both.
+"""Genkidama's experiments: A3C on one machine, a parent with two children over alpha and beta, both compared, and variants.
 
 Each training is a `shoal train` or a `shoal federation local` in its own process, as a user would start it.
 """
@@ -14,7 +14,7 @@ from typing import Any
 from shoal.core.config import Fraction, NonNegative, Positive, build
 from shoal.core.errors import BadInput, RunFailed
 from shoal.process.commands import run_command
-from shoal.run.folder import read_json
+from shoal.run.folder import read_json, ways
 from shoal.run.sinks import read_metrics
 from shoal.run.timeline import series, timeline
 from shoal.studies.grid import word
@@ -76,18 +76,38 @@ class VersusConfig(BlendConfig):
     """settings that the runs on one machine share"""
 
 
+@dataclass(frozen=True, kw_only=True)
+class VariantsConfig:
+    """Federations on this machine with several settings and the same budget of environment steps."""
+
+    envs: dict[str, int]
+    """environment ids, and the environment steps of each run over all children"""
+    ways: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """settings of `shoal federation local` for each row, by row name"""
+    alphas: tuple[Fraction, ...] = ()
+    """how far the parent moves towards a child: one more row for each pair with `betas`"""
+    betas: tuple[Fraction, ...] = ()
+    """how far a child moves towards the parent"""
+    settings: dict[str, Any]
+    """settings that all runs share"""
+    eval_episodes: Positive = 500
+    """greedy episodes with the parent's last weights, and as many sampled ones"""
+    seeds: Positive = 1
+    """runs of each"""
+
+
 def alone(size: Mapping[str, Any], folder: Path, tell: Tell) -> dict[str, Any]:
     """Train once for each row and seed; evaluate each run's last weights."""
     config = build(AloneConfig, size)
     found = _alone(config.env, config.steps, config.ways, config.settings, config, folder, tell)
-    return {"rows": _rows(found), "figures": [_curves(config.env, found)], "notes": []}
+    return {"rows": _rows(found), "figures": [_curves(config.env, found), *_spreads(found)], "notes": []}
 
 
 def blend(size: Mapping[str, Any], folder: Path, tell: Tell) -> dict[str, Any]:
     """Run one federation for each alpha, beta and seed; report its last weights and its learning curve."""
     config = build(BlendConfig, size)
     found = _blended(config, folder, tell, 0)
-    return {"rows": _rows(found), "figures": [_paths(config, found)], "notes": _notes(config)}
+    return {"rows": _rows(found), "figures": [_paths(config, found), *_spreads(found)], "notes": _notes(config)}
 
 
 def versus(size: Mapping[str, Any], folder: Path, tell: Tell) -> dict[str, Any]:
@@ -96,7 +116,33 @@ def versus(size: Mapping[str, Any], folder: Path, tell: Tell) -> dict[str, Any]:
     machines = _alone(config.env, config.steps, config.ways, config.alone, config, folder, tell)
     joined = _blended(config, folder, tell, sum(map(len, machines.values())))
     found = {f"Genkidama {name}": runs for name, runs in joined.items()} | machines
-    return {"rows": _rows(found), "figures": [_curves(config.env, found)], "notes": _notes(config)}
+    return {"rows": _rows(found), "figures": [_curves(config.env, found), *_spreads(found)], "notes": _notes(config)}
+
+
+def variants(size: Mapping[str, Any], folder: Path, tell: Tell) -> dict[str, Any]:
+    """Run one federation for each environment, row and seed; report its last weights, its learning curve and its cost."""
+    config = build(VariantsConfig, size)
+    pairs = [(alpha, beta) for alpha in config.alphas for beta in config.betas]
+    every = config.ways | {_pair(alpha, beta): {"alpha": alpha, "beta": beta} for alpha, beta in pairs}
+    found: dict[str, dict[str, list[Path]]] = {env: {name: [] for name in every} for env in config.envs}
+    todo = [(seed, env, name) for seed in range(config.seeds) for env in config.envs for name in every]
+    for number, (seed, env, name) in enumerate(todo):
+        tell(number, len(todo), f"{env}, {name}, seed {seed}")
+        flags = {
+            **config.settings,
+            **every[name],
+            "steps": config.envs[env],
+            "eval_every": 0,
+            "eval_episodes": config.eval_episodes,
+            "seed": seed,
+        }
+        out = folder / f"{list(config.envs).index(env)}-{list(every).index(name)}-{seed}"
+        found[env][name].append(_run(["federation", "local", env], flags, out))
+    several = len(config.envs) > 1
+    named = {f"{env} {name}" if several else name: runs for env in found for name, runs in found[env].items()}
+    figures = [_curves(env, runs, f"curves-{env}" if several else "curves") for env, runs in found.items()]
+    rows = _rows(named, exchanges="exchanges", bytes_up="bytes_up")
+    return {"rows": rows, "figures": [*figures, *_spreads(named)], "notes": []}
 
 
 def _alone(
@@ -161,8 +207,11 @@ def _run(words: list[str], settings: Mapping[str, Any], out: Path) -> Path:
     return out
 
 
-def _rows(found: Mapping[str, list[Path]]) -> list[dict[str, Any]]:
-    """Results of each row, one value per seed. Means and deviations are of sampled actions, as in the thesis."""
+def _rows(found: Mapping[str, list[Path]], **more: str) -> list[dict[str, Any]]:
+    """Results of each row, one value per seed. Means and deviations are of sampled actions, as in the thesis.
+
+    `more`: additional columns, as names of keys of the summary.
+    """
     names = {
         "mean": "eval_sampled_mean",
         "sd": "eval_sampled_sd",
@@ -170,6 +219,7 @@ def _rows(found: Mapping[str, list[Path]]) -> list[dict[str, Any]]:
         "greedy_sd": "eval_sd",
         "seconds": "wall_s",
         "updates": "updates",
+        **more,
     }
     rows = []
     for name, runs in found.items():
@@ -191,7 +241,24 @@ def _measured(run: Path, name: str, over: str) -> dict[str, list[float]]:
     return {"steps": steps, "values": values}
 
 
-def _curves(env: str, found: Mapping[str, list[Path]]) -> dict[str, Any]:
+def _spreads(found: Mapping[str, list[Path]]) -> list[dict[str, Any]]:
+    """Box plot and density of the sampled episodes of each row's last weights, over all seeds."""
+    rows = []
+    for name, runs in found.items():
+        played = [ways(read_json(run / "evaluation.json")) for run in runs if (run / "evaluation.json").is_file()]
+        values = [ret for each in played for ret in each.get("sampled", {}).get("returns", ())]
+        rows += [{"name": name, "values": values}] if values else []
+    if not rows:
+        return []
+    common = {"x": "return of an episode, actions sampled", "y": "", "rows": rows}
+    whose = "Episodes with the last weights, over all seeds"
+    return [
+        {"kind": "boxes", "name": "boxes", "title": "Spread", "hint": f"{whose}: quartiles and median.", **common},
+        {"kind": "density", "name": "density", "title": "Density", "hint": f"{whose}, smoothed.", **common},
+    ]
+
+
+def _curves(env: str, found: Mapping[str, list[Path]], called: str = "curves") -> dict[str, Any]:
     lines = [
         {"name": n, "runs": [_measured(run, "episode/return", "speed/env_steps") for run in r]}
         for n, r in found.items()
@@ -199,7 +266,7 @@ def _curves(env: str, found: Mapping[str, list[Path]]) -> dict[str, Any]:
     hint = (
         "Return of training episodes against environment steps. Lines: median of the seeds; bands: lowest to highest."
     )
-    return _figure("curves", "Learning curves", hint, "environment steps", env, lines)
+    return _figure(called, "Learning curves", hint, "environment steps", env, lines)
 
 
 def _paths(config: BlendConfig, found: Mapping[str, list[Path]]) -> dict[str, Any]:
@@ -237,4 +304,5 @@ RUNNERS: dict[str, Callable[[Mapping[str, Any], Path, Tell], dict[str, Any]]] = 
     "alone": alone,
     "blend": blend,
     "versus": versus,
+    "variants": variants,
 }

@@ -116,14 +116,26 @@ class Tokens:
         self.tokens = tuple(token._replace(revoked=True) if token in found else token for token in self.tokens)
         return len(found)
 
+    def share(self, secret: str) -> None:
+        """Make this the only secret that admits any child. If it was revoked, it stays revoked."""
+        digest = _digest(secret)
+        if not any(hmac.compare_digest(token.digest, digest) for token in self.tokens):
+            self.revoke(ANY)
+            self.admit(secret)
+
     def check(self, secret: str, child: str) -> None:
-        """Raise `Violation` unless the secret admits this child. The time taken does not reveal the reason."""
-        given, fits = _digest(secret), False
+        """Raise `Violation` unless the secret admits this child; for `ANY`, any valid secret does.
+
+        The time taken does not reveal the reason.
+        """
+        given, fits, revoked = _digest(secret), False, False
         for token in self.tokens:
-            same = hmac.compare_digest(given, token.digest)
-            fits |= same and not token.revoked and token.child in (child, ANY)
+            same = hmac.compare_digest(given, token.digest) and (child == ANY or token.child in (child, ANY))
+            fits |= same and not token.revoked
+            revoked |= same and token.revoked
         if not fits:
-            raise Violation("token", f"no valid token for {child!r}")
+            whose = "this token" if child == ANY else f"the token for {child!r}"
+            raise Violation("token", f"{whose} was revoked" if revoked else f"no valid token for {child!r}")
 
 
 def _digest(secret: str) -> str:
@@ -193,9 +205,9 @@ class Guard:
         self._pushes: dict[str, Bucket] = {}
         self._bytes: dict[str, Bucket] = {}
 
-    def admit(self, secret: str, child: str) -> None:
-        """Raise `Violation` unless this child may take part."""
-        self.tokens.check(secret, child)
+    def admit(self, secret: str, child: str, *, watches: bool = False) -> None:
+        """Raise `Violation` unless this child may take part. Any child's token is enough to watch."""
+        self.tokens.check(secret, ANY if watches else child)
         if self.quarantined(child):
             raise Violation("quarantined", f"{child!r} is quarantined after {self.strikes[child]} strikes")
 

@@ -9,18 +9,21 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
 from shoal.federation import normaliser, state, wire
-from shoal.federation.codec import HAS_ZSTD, Encoded, Mirror, Squeeze, pack, unpack
-from shoal.federation.guard import Guard, Scale, check_scale, scale_of
+from shoal.federation.arrivals import decode
+from shoal.federation.codec import HAS_ZSTD, Encoded, Mirror, Squeeze, pack
+from shoal.federation.guard import ANY, Guard, Scale, Tokens, scale_of
+from shoal.federation.hogwild import Job, Unlocked
 from shoal.federation.protocol import ParentSide, Stage, part_sizes
 from shoal.federation.rules.rule import Rule
 from shoal.federation.state import Arrival, State
-from shoal.federation.wire import Buffer, Message, Violation
+from shoal.federation.wire import Buffer, Message, Reason, Violation
 
+Consistency = Literal["lock", "hogwild"]
 REPORTED = 128  # children listed in a status message; even with the longest names they fit into 64 KiB
 
 
@@ -40,6 +43,8 @@ class Federation:
     """Settings for the children, as JSON: environment, algorithm, net, when to exchange."""
     by_steps: bool = False
     """Weight contributions by environment steps instead of equally."""
+    consistency: Consistency = "lock"
+    """Whether pushes are averaged one at a time, or in place by several threads."""
 
 
 class Answer(NamedTuple):
@@ -47,6 +52,10 @@ class Answer(NamedTuple):
 
     message: list[Buffer] | None
     close: bool = False
+
+
+# Called when the hub ends a connection, with the reason and the last answer to send.
+Ended = Callable[[Reason, Answer | None], None]
 
 
 @dataclass
@@ -77,6 +86,7 @@ class Hub:
             len(start.weights), 0 if start.normaliser is None else len(start.normaliser.mean), tuple(start.moments)
         )
         self.sessions: dict[str, Session] = {}  # by child
+        self.watchers: set[Session] = set()  # connections that only ask for the status
         self.open = self.greeting = 0  # open connections, and those that have not said hello
         self.stop = False  # pushes are no longer applied, and answers tell children to stop
         self.heard: Callable[[wire.Push], None] = lambda push: None  # called with every applied push
@@ -84,15 +94,22 @@ class Hub:
         self._links: dict[str, Links] = {}
         self._numbers = numbers
         self._scale: tuple[int, Scale] = (-1, Scale(0.0, 0.0))  # (version, scale of its weights)
+        self.unlocked = Unlocked(self) if federation.consistency == "hogwild" else None
 
-    def session(self, ended: Callable[[], None] = lambda: None) -> Session:
-        """Begin a connection; `ended` is called when a newer one replaces it. Raises `Violation` if the parent is full."""
+    def session(self, ended: Ended = lambda reason, answer: None) -> Session:
+        """Begin a connection; `ended` is called when the hub ends it. Raises `Violation` if the parent is full."""
         limits = self.guard.limits
         if self.open >= limits.connections or self.greeting >= limits.greeting:
             violation = Violation("full", f"{self.open} connections, {self.greeting} of them without hello")
             self.guard.count(violation)
             raise violation
         return Session(self, ended)
+
+    def readmit(self, tokens: Tokens) -> None:
+        """Use these tokens from now on; end connections whose token was revoked, and tell them the reason."""
+        self.guard.tokens = tokens
+        for session in [*self.sessions.values(), *self.watchers]:
+            session.recheck()
 
     def tick(self, now: float) -> None:
         """Advance the clock: rounds may end."""
@@ -162,39 +179,39 @@ class Hub:
             settings=dict(federation.settings),
         )
 
-    def push(self, message: Message, child: str, keeps: bool, now: float) -> tuple[int, bool]:
-        """Apply a push: (its sequence number, whether it was new). `keeps`: keep a copy for the child's next difference."""
+    def push(self, message: Message, child: str, keeps: bool, now: float) -> bool:
+        """Apply a push; whether it was new. `keeps`: keep a copy for the child's next difference."""
         header: wire.Push = message.header
+        if not self.wanted(header, child, now):
+            return False
+        arrival = self.decoded(message, child)
+        self.state, applied = state.apply(
+            self.state, self.federation.rule, arrival, now, by_steps=self.federation.by_steps
+        )
+        self.applied(header, arrival, keeps)
+        return applied
+
+    def wanted(self, header: wire.Push, child: str, now: float) -> bool:
+        """Whether a push should be applied, judged by its header. Raises `Violation` for a wrong one."""
         received = sum(part.bytes for part in header.parts)
         self.guard.pace(child, received, now)
-        links = self.links(child)
-        links.bytes_up += received
+        self.links(child).bytes_up += received
         if header.architecture != self.federation.architecture:
             raise Violation(
                 "architecture", f"architecture {header.architecture!r}; this run has {self.federation.architecture!r}"
             )
         # Checked before decoding: a push that was applied already refers to a copy that has since changed.
-        if not state.is_new(self.state, child, header.sequence) or self.stop:
-            return header.sequence, False
-        named = message.named()
-        part, buffer = named.pop("weights")
-        vector = unpack(part, buffer, links.up)
-        scale = scale_of(vector)
-        check_scale("weights", scale, self._parent_scale(), self.guard.limits.ratio)
-        counts = self._normaliser(*named.pop("normaliser")) if "normaliser" in named else None
-        moments = {name.removeprefix("moments/"): unpack(*pair) for name, pair in named.items()}
-        for name, moment in moments.items():
-            scale_of(moment)
-            if name in self.state.squares and len(moment) and float(moment.min()) < 0:
-                raise Violation("magnitude", f"moments/{name} has negative values", fatal=False)
-        arrival = Arrival(child, header.sequence, header.base, vector, header.steps, header.episodes, counts, moments)
-        self.state, applied = state.apply(
-            self.state, self.federation.rule, arrival, now, by_steps=self.federation.by_steps
-        )
+        return state.is_new(self.state, child, header.sequence) and not self.stop
+
+    def decoded(self, message: Message, child: str) -> Arrival:
+        """Decode and check a push, without changing the hub. Raises `Violation` for content that must not be applied."""
+        return decode(message, child, self.links(child).up, self._parent_scale(), self.state.squares, self.guard.limits)
+
+    def applied(self, header: wire.Push, arrival: Arrival, keeps: bool) -> None:
+        """Note that a push was applied: the child's next difference refers to it."""
         if keeps and self.federation.rule.takes == "weights":
-            links.up = Mirror(header.sequence, vector)
+            self.links(arrival.child).up = Mirror(header.sequence, arrival.vector)
         self.heard(header)
-        return header.sequence, applied
 
     def weights(self, child: str, hello: wire.Hello, have: int | None) -> tuple[list[Encoded], int | None]:
         """The parent's weights for this child, and the number that identifies them as the next reference on both sides."""
@@ -213,27 +230,16 @@ class Hub:
         return encoded, number
 
     def _parent_scale(self) -> Scale:
-        if self._scale[0] != self.state.version:
-            self._scale = (self.state.version, scale_of(self.state.weights))
-        return self._scale[1]
-
-    def _normaliser(self, part: wire.Part, buffer: memoryview) -> normaliser.Counts:
-        try:
-            counts = normaliser.from_vector(unpack(part, buffer))
-        except ValueError as error:
-            raise Violation("non-finite", str(error), fatal=False) from None
-        most = self.guard.limits.samples
-        if counts.samples > most:
-            raise Violation(
-                "magnitude", f"{counts.samples:.3g} observations in one push; at most {most:.3g}", fatal=False
-            )
-        return counts
+        now, known = self.state, self._scale
+        if known[0] != now.version:
+            known = self._scale = (now.version, scale_of(now.weights))
+        return known[1]
 
 
 class Session:
     """One connection at the parent: bytes in, answers out. Never raises for what the other side sends."""
 
-    def __init__(self, hub: Hub, ended: Callable[[], None]) -> None:
+    def __init__(self, hub: Hub, ended: Ended) -> None:
         self._hub, self._ended = hub, ended
         self._side = ParentSide(hub.sizes)
         self._hello: wire.Hello | None = None
@@ -258,15 +264,36 @@ class Session:
             return self.refuse(violation)
         return None
 
-    def finish(self, now: float) -> Answer:
-        """End a message; the answer to it."""
+    def begin(self, now: float) -> Answer | Job:
+        """End a message; the answer to it, or a job to run first, on any thread, and then to pass to `end`."""
         header = None
         try:
             message = self._side.finish()
             header = message.header
-            return self._answer(message, now)
+            if self._hub.unlocked is None or not isinstance(header, wire.Push):
+                return self._answer(message, now)
+            assert self._hello is not None
+            job = self._hub.unlocked.begin(message, self._hello.child, self._hello.encoding == "int8", now)
+            return self._pushed(header, False) if job is None else job
         except Violation as violation:
             return self.refuse(violation, header.sequence if isinstance(header, wire.Push) else None)
+
+    def end(self, job: Job) -> Answer:
+        """Count the push of a finished job, even if the connection was lost; the answer to it."""
+        assert self._hub.unlocked is not None
+        try:
+            applied = self._hub.unlocked.end(job)
+        except Violation as violation:
+            return self.refuse(violation, job.header.sequence)
+        return Answer(None, True) if self.closed else self._pushed(job.header, applied)
+
+    def finish(self, now: float) -> Answer:
+        """End a message; the answer to it, computed on this thread."""
+        begun = self.begin(now)
+        if isinstance(begun, Answer):
+            return begun
+        begun.run()
+        return self.end(begun)
 
     def refuse(self, violation: Violation, sequence: int | None = None) -> Answer:
         """Refuse with a reason and count it; close if the violation is fatal or leads to quarantine."""
@@ -288,6 +315,7 @@ class Session:
         """Clean up after the connection has ended. Must be called exactly once."""
         hub = self._hub
         hub.open -= 1
+        hub.watchers.discard(self)
         if self._hello is None:
             hub.greeting -= 1
         elif hub.sessions.get(self._hello.child) is self:
@@ -306,14 +334,7 @@ class Session:
         assert self._hello is not None
         child = self._hello.child
         if isinstance(header, wire.Push):
-            sequence, applied = self._hub.push(message, child, self._hello.encoding == "int8", now)
-            encoded, number = self._hub.weights(child, self._hello, header.have)
-            version, stop = self._hub.state.version, self._hub.stop
-            parts = tuple(one.part for one in encoded)
-            pushed = wire.Pushed(
-                sequence=sequence, version=version, applied=applied, stop=stop, number=number, parts=parts
-            )
-            return Answer(wire.pieces(pushed, [one.buffer for one in encoded]))
+            return self._pushed(header, self._hub.push(message, child, self._hello.encoding == "int8", now))
         version, stop = self._hub.state.version, self._hub.stop
         if header.unless == version:
             return Answer(wire.pieces(wire.Pulled(version=version, stop=stop)))
@@ -321,9 +342,19 @@ class Session:
         pulled = wire.Pulled(version=version, stop=stop, number=number, parts=tuple(one.part for one in encoded))
         return Answer(wire.pieces(pulled, [one.buffer for one in encoded]))
 
+    def _pushed(self, header: wire.Push, applied: bool) -> Answer:
+        assert self._hello is not None
+        encoded, number = self._hub.weights(self._hello.child, self._hello, header.have)
+        version, stop = self._hub.state.version, self._hub.stop
+        parts = tuple(one.part for one in encoded)
+        pushed = wire.Pushed(
+            sequence=header.sequence, version=version, applied=applied, stop=stop, number=number, parts=parts
+        )
+        return Answer(wire.pieces(pushed, [one.buffer for one in encoded]))
+
     def _greet(self, hello: wire.Hello) -> Answer:
         hub, federation = self._hub, self._hub.federation
-        hub.guard.admit(hello.token, hello.child)
+        hub.guard.admit(hello.token, hello.child, watches=hello.watches)
         if hello.run and hello.run != federation.run:
             raise Violation("run", f"the child belongs to run {hello.run!r}; this is {federation.run!r}")
         if hello.architecture and hello.architecture != federation.architecture:
@@ -338,7 +369,9 @@ class Session:
         hub.greeting -= 1
         self._hello = hello
         self._side.welcomed(hello)
-        if not hello.watches:
+        if hello.watches:
+            hub.watchers.add(self)
+        else:
             before = hub.sessions.get(hello.child)
             if before is not None:
                 before.supersede()
@@ -350,4 +383,12 @@ class Session:
     def supersede(self) -> None:
         """Close, because a newer connection of the same child replaces this one; later messages here are dropped."""
         self._side.close()
-        self._ended()
+        self._ended("superseded", None)
+
+    def recheck(self) -> None:
+        """End this connection if its token is no longer valid."""
+        assert self._hello is not None
+        try:
+            self._hub.guard.tokens.check(self._hello.token, ANY if self._hello.watches else self._hello.child)
+        except Violation as violation:
+            self._ended(violation.reason, self.refuse(violation))

@@ -17,10 +17,21 @@ GRACE = 15.0  # seconds for a child to write its last checkpoint
 
 
 class LocalChildren:
-    """`count` processes `shoal join ...`. A killed child is restarted under its name; a refused child ends all."""
+    """`count` processes `shoal join ...`. A killed child is restarted under its name; a refused child ends all.
 
-    def __init__(self, count: int, folder: Path, words: Sequence[str], say: Callable[[str], None]) -> None:
+    `slow`: factors by which the children are slowed down, in order; 1 for the remaining ones.
+    """
+
+    def __init__(
+        self,
+        count: int,
+        folder: Path,
+        words: Sequence[str],
+        say: Callable[[str], None],
+        slow: Sequence[float] = (),
+    ) -> None:
         self._count, self._folder, self._words, self._say = count, folder, tuple(words), say
+        self._slow = {f"child-{number}": factor for number, factor in enumerate(slow)}
         self._running: dict[str, Command] = {}
         self._lives: dict[str, int] = {}
 
@@ -59,6 +70,8 @@ class LocalChildren:
     def close(self) -> None:
         """End the running children: by SIGTERM, and after a grace period by SIGKILL."""
         for child in self._running.values():
+            child.at_full_speed()
+        for child in self._running.values():
             child.send(signal.SIGTERM)
         until = time.monotonic() + GRACE
         for child in self._running.values():
@@ -70,4 +83,4 @@ class LocalChildren:
     def _begin(self, name: str) -> None:
         life = self._lives[name] = self._lives.get(name, 0) + 1
         out = self._folder / (name if life == 1 else f"{name}-{life}")
-        self._running[name] = Command([*self._join, "--name", name, "--out", str(out)])
+        self._running[name] = Command([*self._join, "--name", name, "--out", str(out)], slow=self._slow.get(name, 1.0))

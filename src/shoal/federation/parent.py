@@ -8,7 +8,6 @@ with Parent("CartPole-v1", algo="a2c", steps=200_000, bind="127.0.0.1:7777") as 
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import queue
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -18,7 +17,7 @@ from typing import Any, Self
 
 from shoal.core.errors import BadInput, RunFailed
 from shoal.core.program import Fault
-from shoal.experiment import Plan, nest, resolve
+from shoal.experiment import nest
 from shoal.federation import state as states
 from shoal.federation import wire
 from shoal.federation.addresses import address_of, check_bind, server_tls
@@ -30,7 +29,7 @@ from shoal.federation.parent_folder import ParentFolder, Settled
 from shoal.federation.parent_panel import ParentPanel, Shown
 from shoal.federation.server import Dialled
 from shoal.federation.serving import Serving
-from shoal.federation.settings import FederationConfig, check_datagrams, rule_of, told
+from shoal.federation.settings import FederationConfig, check_datagrams, planned, rule_of, told
 from shoal.federation.vectors import StateVectors
 from shoal.launch.checks import IN_A_ROW, NICE
 from shoal.launch.compose import initial_state, make_algorithm
@@ -83,7 +82,8 @@ class Parent:
         self._tls = server_tls(Path(cert) if cert else None, Path(key) if key else None)
         if self._address is not None:
             check_bind(self._address.host, tls=self._tls is not None, token=True)
-        self.plan = self._planned(env, known, settings, self.config)
+        given = {name: value for name, value in settings.items() if value is not None}
+        self.plan = planned(env, None if known is None else known.plan(given), given, self.config)
         check_sinks(self.plan.settings.sinks)
         settle_process()
         first = initial_state(self.plan)
@@ -102,7 +102,7 @@ class Parent:
             self.plan, self.vectors, Settled(self.config, fields, topology), out=out, resume=resume, say=say
         )
         try:
-            self.token_file, secret = self.folder.token(token_file)
+            self.token_file, self._secret = self.folder.token(token_file)
             restored = self.folder.restored() if resume is not None else None
             self.ledger, self._before = Ledger(), restored.seconds if restored else 0.0
             if restored is not None:
@@ -113,7 +113,7 @@ class Parent:
             self.folder.discard()
             raise
         tokens = Tokens()
-        tokens.admit(secret)
+        tokens.admit(self._secret)
         about = Federation(
             run=self.folder.run,
             architecture=self.vectors.architecture,
@@ -121,33 +121,17 @@ class Parent:
             rule_name=self.config.rule,
             settings=told(self.plan, self.config, topology),
             by_steps=self.config.weigh == "steps",
+            consistency=self.config.consistency,
         )
         self.hub = Hub(about, start, Guard(limits or Limits(), tokens))
         self._heard: queue.SimpleQueue[Heard] = queue.SimpleQueue()
         self.hub.heard = self._take
-        self._dialled = [Dialled(url, secret, pins[i] if i < len(pins) else "") for i, url in enumerate(children)]
+        self._dialled = [Dialled(url, self._secret, pins[i] if i < len(pins) else "") for i, url in enumerate(children)]
         self._first_at: float | None = None
         self._solved_at: float | None = None
         self._reached = 0
         self._kept: states.State | None = None  # the evaluated weights that reached the goal
         self._stack = contextlib.ExitStack()
-
-    @staticmethod
-    def _planned(env: Any, known: Settled | None, settings: Mapping[str, Any], config: FederationConfig) -> Plan:
-        """Resolve the run that the children train. Its default budget is the tuned one for every expected child."""
-        given = {name: value for name, value in settings.items() if value is not None}
-        if known is None:
-            if env is None:
-                raise BadInput("no environment: give an id such as LunarLander-v3, or --resume RUN")
-            plan = resolve(env, {"eval_episodes": 500, **given})
-            assert plan.settings.steps is not None
-            if "steps" in given or config.expect == 1:
-                return plan
-            return dataclasses.replace(
-                plan, settings=dataclasses.replace(plan.settings, steps=plan.settings.steps * config.expect)
-            )
-        stored = known.plan(given)
-        return resolve(stored.pop("env") if env is None else env, stored)
 
     def __enter__(self) -> Self:
         try:
@@ -156,12 +140,16 @@ class Parent:
             self._stop = stack.enter_context(StopRequest(NOTE))
             aside(self._stop.listener())
             self.folder.write_config()
+            self._register = self.folder.register
+            with self._register.changing() as tokens:
+                tokens.share(self._secret)
             arrays = self.folder.save(self.hub, self.ledger, self._seconds())
             if not arrays:
                 raise RunFailed(
                     f"cannot write a checkpoint in {str(self.folder.folder.path)!r}: a parent needs one to begin"
                 )
             self.hub.stored(arrays)  # releases the versions that the checkpoint reserves
+            self.hub.readmit(self._register.changed() or tokens)
             self._serving = stack.enter_context(
                 Serving(
                     self.hub,
@@ -245,6 +233,7 @@ class Parent:
                 written = now
                 self._write(state, now)
             self._show(state, now)
+            self._readmit()
             ended = self._over(state, judged)
             if ended == "budget" and self._wants_judgement():
                 return self._last_judgement()
@@ -253,6 +242,16 @@ class Parent:
             if now - saved >= self.plan.settings.checkpoint_every:
                 saved = now
                 self._save()
+
+    def _readmit(self) -> None:
+        """Pass changed tokens on to the hub."""
+        try:
+            tokens = self._register.changed()
+        except BadInput as error:
+            self._panel.say(f"{error}; the previous tokens stay valid")
+            return
+        if tokens is not None:
+            self._serving.call(lambda: self.hub.readmit(tokens))
 
     def _take(self, push: wire.Push) -> None:
         """Take a push, on the hub's thread; stop the hub once the budget is spent."""

@@ -24,7 +24,7 @@ from shoal.federation import state as states
 from shoal.federation.hub import Hub
 from shoal.federation.ledger import Ledger, updates_of
 from shoal.federation.settings import FederationConfig
-from shoal.federation.token_files import make_token, read_token
+from shoal.federation.token_files import TokenRegister, make_token, read_token
 from shoal.federation.vectors import StateVectors
 from shoal.launch.evaluation import EvaluationFailed, Evaluator
 from shoal.launch.saved import check_same_spaces, under, write_policy
@@ -131,6 +131,11 @@ class ParentFolder:
         if path.exists():
             return path, read_token(path)
         return path, make_token(path)
+
+    @property
+    def register(self) -> TokenRegister:
+        """The tokens that are admitted."""
+        return TokenRegister(self.folder.path)
 
     def _loaded(self) -> Loaded:
         return self._checkpoints.load(self.folder.checkpoint or "last")

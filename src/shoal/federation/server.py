@@ -20,6 +20,7 @@ from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidMes
 from shoal.core.errors import BadInput
 from shoal.federation import sockets, wire
 from shoal.federation.addresses import Address, check_bind, check_pin, check_url, client_tls
+from shoal.federation.hogwild import Job
 from shoal.federation.hub import Answer, Hub, Session
 from shoal.federation.timeouts import backoff
 from shoal.federation.wire import Violation
@@ -61,6 +62,7 @@ class Server:
         self._options = sockets.options(sockets.payload_bytes(hub.sizes), self._limits.fragment_bytes)
         self._server: Sockets | None = None
         self._tasks: list[asyncio.Task[None]] = []
+        self._averaging: set[asyncio.Task[Answer]] = set()  # pushes on other threads
         # Why a listening child cannot be reached, by its URL; why the hub cannot proceed, under `hub`.
         self.faults: dict[str, str] = {}
 
@@ -102,6 +104,7 @@ class Server:
         if self._server is not None:
             self._server.close()
             await self._server.wait_closed()
+        await asyncio.gather(*self._averaging, return_exceptions=True)
 
     async def _keep_time(self) -> None:
         while True:
@@ -116,11 +119,11 @@ class Server:
         """Serve one connection from beginning to end."""
         closing: list[asyncio.Task[None]] = []
 
-        def superseded() -> None:
-            closing.append(asyncio.create_task(connection.close(sockets.POLICY, "superseded")))
+        def ended(reason: str, answer: Answer | None) -> None:
+            closing.append(asyncio.create_task(self._last_words(connection, answer or Answer(None), reason)))
 
         try:
-            session = self.hub.session(superseded)
+            session = self.hub.session(ended)
         except Violation as violation:
             refused = wire.Refused(reason=violation.reason, message=str(violation), retry_after=1.0)
             await self._last_words(connection, Answer(wire.pieces(refused), True), violation.reason)
@@ -148,12 +151,27 @@ class Server:
                     verdict = await sockets.receive(connection, session.feed, first=left, stall=left)
             else:
                 verdict = await sockets.receive(connection, session.feed, first=None, stall=limits.stall_seconds)
-            answer = verdict if isinstance(verdict, Answer) else session.finish(self._clock())
+            answer = verdict if isinstance(verdict, Answer) else await self._answered(session)
             if answer.message is not None:
                 await sockets.send(connection, answer.message, limits.stall_seconds)
             if answer.close:
                 await connection.close(sockets.POLICY if answer.message is not None else 1000)
                 return
+
+    async def _answered(self, session: Session) -> Answer:
+        """The answer to a message. With hogwild a push is averaged on a thread, and counts even if this connection ends first."""
+        begun = session.begin(self._clock())
+        if isinstance(begun, Answer):
+            return begun
+
+        async def averaged(job: Job) -> Answer:
+            await asyncio.to_thread(job.run)
+            return session.end(job)
+
+        task = asyncio.create_task(averaged(begun))
+        self._averaging.add(task)
+        task.add_done_callback(self._averaging.discard)
+        return await asyncio.shield(task)
 
     async def _last_words(self, connection: Connection, answer: Answer, reason: str) -> None:
         try:

@@ -6,6 +6,7 @@ nothing that the parent names unless its user trusts the parent.
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -16,8 +17,9 @@ import msgspec
 from shoal.core import config as configs
 from shoal.core.config import NonNegative, NonNegativeFloat, Positive
 from shoal.core.errors import BadInput, nearest
-from shoal.experiment import AXES, Plan, merge
+from shoal.experiment import AXES, Plan, merge, resolve
 from shoal.federation.datagrams import RULES as DATAGRAM_RULES
+from shoal.federation.hogwild import check_in_place
 from shoal.federation.rules import RULES
 
 TOLD = ("algo", "net", "topology", "steps", "schedule_steps", "seed", "life_ends", "max_bad_updates")
@@ -66,6 +68,8 @@ class FederationConfig:
     """weighting of contributions: equal, or by environment steps"""
     moments: Literal["local", "travel"] = "local"
     """optimiser moments: local keeps them with each child, travel exchanges them with the weights"""
+    consistency: Literal["lock", "hogwild"] = "lock"
+    """how pushes are averaged: lock, one after the other; hogwild, by several threads in place and without a lock (Hogwild!)"""
     eval_every: NonNegative = 100
     """updates between two evaluations of the parent's weights, on 25 episodes each, during training; 0 for none"""
     every_episodes: NonNegative = 0
@@ -84,6 +88,14 @@ class FederationConfig:
     def __post_init__(self) -> None:
         if self.rule not in RULES:
             raise BadInput(f"unknown rule {self.rule!r}.{nearest(self.rule, RULES)} There are: {', '.join(RULES)}.")
+        if self.consistency == "hogwild":
+            check_in_place(self.rule)
+            for wrong, what in (
+                (self.transport == "udp", "--transport udp: slices are averaged as they arrive"),
+                (self.moments == "travel", "--moments travel: moments are mixed one push at a time"),
+            ):
+                if wrong:
+                    raise BadInput(f"--consistency hogwild and {what}")
 
     @property
     def exchange(self) -> dict[str, Any]:
@@ -94,6 +106,24 @@ class FederationConfig:
 def rule_of(config: FederationConfig, fields: Mapping[str, Any]) -> Any:
     """Build the rule from its settings. `BadInput` for an unknown setting or a bad value."""
     return configs.build(RULES[config.rule], fields, "rule.")
+
+
+def planned(env: Any, stored: dict[str, Any] | None, given: Mapping[str, Any], config: FederationConfig) -> Plan:
+    """Resolve the run that the children train: a new one, or a `stored` one, which includes the `given` settings.
+
+    The default budget of a new run is the tuned one for every expected child.
+    """
+    if stored is not None:
+        return resolve(stored.pop("env") if env is None else env, stored)
+    if env is None:
+        raise BadInput("no environment: give an id such as LunarLander-v3, or --resume RUN")
+    plan = resolve(env, {"eval_episodes": 500, **given})
+    assert plan.settings.steps is not None
+    if "steps" in given or config.expect == 1:
+        return plan
+    return dataclasses.replace(
+        plan, settings=dataclasses.replace(plan.settings, steps=plan.settings.steps * config.expect)
+    )
 
 
 def check_datagrams(config: FederationConfig, plan: Plan, observed: int, *, dials: bool) -> None:

@@ -126,6 +126,20 @@ def apply(state: State, rule: Rule, push: Arrival, now: float, *, by_steps: bool
     if not is_new(state, push.child, push.sequence):
         return state, False
     tau = age(state, push.base)
+    far = distance(push.vector, state.weights if rule.takes == "weights" else None)
+    share = share_of(state, push.child, push.steps) if by_steps else 1.0
+    one = Contribution(push.child, push.vector, tau, share, push.moments)
+    step = rule.receive(state.weights, state.memory, one, state.present, now)
+    return _counted(_stepped(state, step), push, tau, far), True
+
+
+def mixed(state: State, push: Arrival, tau: int, far: float, weights: np.ndarray) -> State:
+    """The state after a push that was averaged elsewhere; `weights` is a snapshot that contains it."""
+    return _counted(_stepped(state, Step(weights, state.memory)), push, tau, far)
+
+
+def _counted(state: State, push: Arrival, tau: int, far: float) -> State:
+    """Count a push: its sequence number, steps, episodes and observations."""
     child = state.children.get(push.child, Child())
     child = child._replace(
         sequence=push.sequence,
@@ -134,18 +148,14 @@ def apply(state: State, rule: Rule, push: Arrival, now: float, *, by_steps: bool
         episodes=child.episodes + push.episodes,
         last_steps=push.steps,
         staleness=tau,
-        distance=_distance(push.vector, state.weights if rule.takes == "weights" else None),
+        distance=far,
     )
-    state = _with_child(state, push.child, child)
-    share = _share(state, push.steps) if by_steps else 1.0
-    one = Contribution(push.child, push.vector, tau, share, push.moments)
-    step = rule.receive(state.weights, state.memory, one, state.present, now)
-    state = _stepped(state, step)._replace(
+    state = _with_child(state, push.child, child)._replace(
         pushes=state.pushes + 1, steps=state.steps + push.steps, episodes=state.episodes + push.episodes
     )
     if push.normaliser is not None and state.normaliser is not None:
         state = state._replace(normaliser=merge(state.normaliser, push.normaliser))
-    return state, True
+    return state
 
 
 def tick(state: State, rule: Rule, now: float) -> State:
@@ -153,7 +163,8 @@ def tick(state: State, rule: Rule, now: float) -> State:
     return _stepped(state, rule.tick(state.weights, state.memory, state.present, now))
 
 
-def _distance(vector: np.ndarray, start: np.ndarray | None) -> float:
+def distance(vector: np.ndarray, start: np.ndarray | None) -> float:
+    """|C - P|, or the length of a change."""
     squares = 0.0
     for part in columns(len(vector)):
         step = vector[part] if start is None else vector[part] - start[part]
@@ -161,10 +172,10 @@ def _distance(vector: np.ndarray, start: np.ndarray | None) -> float:
     return math.sqrt(squares)
 
 
-def _share(state: State, steps: int) -> float:
-    """Steps of a push relative to the mean of all children's last pushes."""
-    last = [child.last_steps for child in state.children.values() if child.pushes]
-    mean = sum(last) / len(last)
+def share_of(state: State, child: str, steps: int) -> float:
+    """Steps of a push relative to the mean of all children's last pushes, including this one."""
+    last = {name: known.last_steps for name, known in state.children.items() if known.pushes} | {child: steps}
+    mean = sum(last.values()) / len(last)
     return steps / mean if mean else 1.0
 
 

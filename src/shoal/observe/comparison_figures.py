@@ -16,6 +16,7 @@ from matplotlib.ticker import EngFormatter, FixedLocator, LogLocator, NullLocato
 from shoal.observe.actor_figures import actors
 from shoal.observe.gantt import gantt
 from shoal.observe.plots import _INK, BLUE, CYAN, GREEN, PURPLE, RED, YELLOW, _label, _style
+from shoal.observe.spread_figures import boxes, density
 
 Reference = Mapping[str, Mapping[str, Any]]  # {row: {column: number or word}}
 
@@ -170,7 +171,9 @@ def shares(figure: Mapping[str, Any], reference: Reference) -> Figure:
 
 KINDS: dict[str, Callable[[Mapping[str, Any], Reference], Figure]] = {
     "actors": actors,
+    "boxes": boxes,
     "curves": curves,
+    "density": density,
     "gantt": gantt,
     "scaling": scaling,
     "times": times,

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
@@ -18,14 +19,15 @@ from typing import Any, NamedTuple
 from shoal.process.signals import REQUESTS
 
 GRACE = 15.0  # seconds for an interrupted command to write its checkpoint
+RUNS = 0.02  # seconds that a slowed command runs between two stops
 # The kernel ends the command when the thread that started it ends; the setting survives the exec that follows.
 _ENTRY = """
 import ctypes, os, signal, sys
 library = ctypes.CDLL(None)
 if hasattr(library, "prctl"):
-    library.prctl(1, signal.SIGTERM)
+    library.prctl(1, int(sys.argv[2]))
 if os.getppid() == int(sys.argv[1]):
-    os.execv(sys.executable, [sys.executable, "-m", "shoal", *sys.argv[2:]])
+    os.execv(sys.executable, [sys.executable, "-m", "shoal", *sys.argv[3:]])
 """
 
 
@@ -70,13 +72,23 @@ def run_command(words: Sequence[str]) -> Finished:
 
 
 class Command:
-    """`shoal WORDS ...` in a child process, which ends with this one. Its standard output is dropped."""
+    """`shoal WORDS ...` in a child process, which ends with this one. Its standard output is dropped.
 
-    def __init__(self, words: Sequence[str]) -> None:
+    With `slow` F it takes F times as long, as on a slower machine: it is repeatedly stopped for F - 1 times as long as it
+    has just run. Its own subprocesses are not slowed down. A stopped process receives no request, so the kernel kills it if
+    this one is killed.
+    """
+
+    def __init__(self, words: Sequence[str], *, slow: float = 1.0) -> None:
         self._err, path = tempfile.mkstemp()  # not a pipe, which could fill up and block it
         os.unlink(path)
-        self._child = _started(words, subprocess.DEVNULL, self._err)
+        orphaned = signal.SIGKILL if slow > 1.0 else signal.SIGTERM
+        self._child = _started(words, subprocess.DEVNULL, self._err, orphaned)
         self.reason = ""  # why it refused or failed, in one line, once it has ended
+        self._full_speed = threading.Event()
+        self._slowing = threading.Thread(target=self._slow_down, args=(slow,), daemon=True)
+        if slow > 1.0:
+            self._slowing.start()
 
     @property
     def pid(self) -> int:
@@ -86,6 +98,21 @@ class Command:
     def code(self) -> int | None:
         """The exit code; None while the command runs."""
         return self.wait(0.0)
+
+    def at_full_speed(self) -> None:
+        """Stop slowing it down."""
+        self._full_speed.set()
+        if self._slowing.is_alive():
+            self._slowing.join()
+
+    def _slow_down(self, factor: float) -> None:
+        began = time.monotonic()
+        while not self._full_speed.wait(RUNS) and self._child.poll() is None:
+            ran = time.monotonic() - began
+            self._child.send_signal(signal.SIGSTOP)
+            self._full_speed.wait((factor - 1.0) * ran)
+            began = time.monotonic()
+            self._child.send_signal(signal.SIGCONT)
 
     def send(self, number: signal.Signals) -> None:
         """Send a signal, which has no effect once the command has ended."""
@@ -126,19 +153,21 @@ def _spawner(pid: int) -> ThreadPoolExecutor:
     return ThreadPoolExecutor(max_workers=1, thread_name_prefix="shoal-spawner")
 
 
-def _started(words: Sequence[str], out: Any, err: Any) -> subprocess.Popen[Any]:
+def _started(
+    words: Sequence[str], out: Any, err: Any, orphaned: signal.Signals = signal.SIGTERM
+) -> subprocess.Popen[Any]:
     if threading.current_thread() is threading.main_thread():
-        return _spawn(words, out, err)
-    return _spawner(os.getpid()).submit(_spawn, words, out, err).result()
+        return _spawn(words, out, err, orphaned)
+    return _spawner(os.getpid()).submit(_spawn, words, out, err, orphaned).result()
 
 
-def _spawn(words: Sequence[str], out: Any, err: Any) -> subprocess.Popen[Any]:
+def _spawn(words: Sequence[str], out: Any, err: Any, orphaned: signal.Signals) -> subprocess.Popen[Any]:
     # A training starts with these signals blocked, and unblocks them once it has handlers: none is lost, none kills it.
     held = REQUESTS if words[0] in ("train", "join") else ()
     before = signal.pthread_sigmask(signal.SIG_BLOCK, held)
     try:
         return subprocess.Popen(
-            [sys.executable, "-c", _ENTRY, str(os.getpid()), *words],
+            [sys.executable, "-c", _ENTRY, str(os.getpid()), str(int(orphaned)), *words],
             stdin=subprocess.DEVNULL,
             stdout=out,
             stderr=err,

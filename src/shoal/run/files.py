@@ -41,11 +41,11 @@ def make_directory(folder: Path) -> None:
         sync_directory(folder.parent)
 
 
-def write_atomically(path: Path, data: bytes) -> None:
+def write_atomically(path: Path, data: bytes, mode: int = 0o644) -> None:
     """Replace `path` so that it holds the old content or all of `data`, even after a crash. OSError leaves no temporary file."""
     temp = path.with_name(f".{path.name}.{os.getpid()}-{_LIFE}.tmp")
     try:
-        descriptor = os.open(temp, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
+        descriptor = os.open(temp, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
         try:
             rest = memoryview(data)
             while rest:

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from shoal.federation.rules.rule import Contribution, Memory, Step, check_unit, towards
+from shoal.federation.rules.rule import Contribution, Memory, Step, check_unit, columns, towards
 from shoal.federation.wire import Adopts, Takes
 
 
@@ -47,8 +47,16 @@ class AlphaBeta:
         return self.beta
 
     def receive(self, parent: np.ndarray, memory: Memory, one: Contribution, present: int, now: float) -> Step:
-        rate = min(1.0, self.alpha * one.share)
+        rate = self._rate(one)
         return Step(alpha_beta(parent, one.vector, rate), memory, ((one, rate),))
+
+    def mix(self, parent: np.ndarray, one: Contribution) -> None:
+        # From a copy, so that each weight ends between a value that it had and the child's, whatever other threads write.
+        for part in columns(len(parent)):
+            parent[part] = alpha_beta(parent[part].copy(), one.vector[part], self._rate(one))
+
+    def _rate(self, one: Contribution) -> float:
+        return min(1.0, self.alpha * one.share)
 
     def tick(self, parent: np.ndarray, memory: Memory, present: int, now: float) -> Step:
         return Step(None, memory)

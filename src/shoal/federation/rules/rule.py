@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import ClassVar, NamedTuple, Protocol
+from typing import ClassVar, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -60,6 +60,14 @@ class Rule(Protocol):
 
     def tick(self, parent: np.ndarray, memory: Memory, present: int, now: float) -> Step:
         """Advance the clock or note that a child left: a round may end."""
+
+
+@runtime_checkable
+class InPlace(Protocol):
+    """A rule that applies every push at once and weight by weight, and so needs no lock (`federation.hogwild`)."""
+
+    def mix(self, parent: np.ndarray, one: Contribution) -> None:
+        """`receive` in place, on weights that other threads read and change at the same time. Alone it gives the same bits."""
 
 
 def towards(start: np.ndarray, goal: np.ndarray, rate: float) -> np.ndarray:

@@ -8,7 +8,7 @@ from typing import ClassVar
 import numpy as np
 
 from shoal.core.errors import BadInput
-from shoal.federation.rules.rule import Contribution, Memory, Step, check_unit, plus
+from shoal.federation.rules.rule import Contribution, Memory, Step, check_unit, columns, plus
 from shoal.federation.wire import Adopts, Takes
 
 
@@ -62,6 +62,11 @@ class Staleness:
         alpha = min(1.0, self.alpha * one.share)
         used = ((one, alpha * discount(one.staleness, self.power)),)
         return Step(staleness(parent, one.vector, one.staleness, alpha, self.power), memory, used)
+
+    def mix(self, parent: np.ndarray, one: Contribution) -> None:
+        rate = np.float32(min(1.0, self.alpha * one.share) * discount(one.staleness, self.power))
+        for part in columns(len(parent)):
+            parent[part] += one.vector[part] * rate
 
     def tick(self, parent: np.ndarray, memory: Memory, present: int, now: float) -> Step:
         return Step(None, memory)

@@ -1,0 +1,41 @@
+"""Decodes and checks a push before anything is changed. May run on any thread."""
+
+from __future__ import annotations
+
+from shoal.federation import normaliser, wire
+from shoal.federation.codec import Mirror, unpack
+from shoal.federation.guard import Limits, Scale, check_scale, scale_of
+from shoal.federation.state import Arrival
+from shoal.federation.wire import Message, Violation
+
+
+def decode(
+    message: Message, child: str, mirror: Mirror | None, parent: Scale, squares: frozenset[str], limits: Limits
+) -> Arrival:
+    """Decode a push. `mirror`: the reference of its differences; `parent`: the scale of the parent's weights.
+
+    Raises `Violation` for content that must not be applied.
+    """
+    header: wire.Push = message.header
+    named = message.named()
+    part, buffer = named.pop("weights")
+    vector = unpack(part, buffer, mirror)
+    scale = scale_of(vector)
+    check_scale("weights", scale, parent, limits.ratio)
+    counts = _normaliser(*named.pop("normaliser"), limits.samples) if "normaliser" in named else None
+    moments = {name.removeprefix("moments/"): unpack(*pair) for name, pair in named.items()}
+    for name, moment in moments.items():
+        scale_of(moment)
+        if name in squares and len(moment) and float(moment.min()) < 0:
+            raise Violation("magnitude", f"moments/{name} has negative values", fatal=False)
+    return Arrival(child, header.sequence, header.base, vector, header.steps, header.episodes, counts, moments)
+
+
+def _normaliser(part: wire.Part, buffer: memoryview, most: float) -> normaliser.Counts:
+    try:
+        counts = normaliser.from_vector(unpack(part, buffer))
+    except ValueError as error:
+        raise Violation("non-finite", str(error), fatal=False) from None
+    if counts.samples > most:
+        raise Violation("magnitude", f"{counts.samples:.3g} observations in one push; at most {most:.3g}", fatal=False)
+    return counts
