@@ -99,7 +99,8 @@ def test_failures_are_avoided(tmp_path: Path) -> None:
     learnt = frugal(bowl(f), tmp_path / "run", budget=50)
     assert 0 < learnt.dropped < 40 and f.calls == 50
     assert learnt.law(c=0.9)["x"] < 0.6  # without failures it would be 0.75
-    values = [json.loads(line)["value"] for line in (tmp_path / "run" / "evaluations.jsonl").open()]
+    lines = (tmp_path / "run" / "evaluations.jsonl").read_text().splitlines()
+    values = [json.loads(line)["value"] for line in lines]
     assert values.count(None) == learnt.dropped
 
 
