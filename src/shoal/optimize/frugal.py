@@ -94,7 +94,8 @@ def learn_frugally(
     law.save(folder.path / "law.safetensors")
     before = problem.evaluations
     reporting = reporting_conditions(problem) if score else None
-    if reporting is not None and spending.seconds_each * _searched(problem, len(reporting)) > PATIENCE:
+    called = problem.kind == "python"  # in one large batch, evaluations cost far less than in the small ones here
+    if reporting is not None and called and spending.seconds_each * _searched(problem, len(reporting)) > PATIENCE:
         reporting = None
     regrets = [
         None if reporting is None else law.regret_at(reporting, polish=polish)._asdict() for polish in (True, False)
