@@ -90,6 +90,7 @@ def learn_frugally(
         if resume is None:
             folder.discard()
         raise
+    spent = spending.spent  # reporting, below, has its own account
     law = _law(explorer, seed)
     law.save(folder.path / "law.safetensors")
     before = problem.evaluations
@@ -103,16 +104,16 @@ def learn_frugally(
     scorer = spending.scorer
     known = int(np.isfinite(explorer.values).sum())
     curves = (scorer.mse, scorer.msle) if scorer is not None else (Scores(), Scores())
-    learnt = Learnt(law, *curves, spending.spent, len(explorer.values) - known)
+    learnt = Learnt(law, *curves, spent, len(explorer.values) - known)
     learnt.summary = {
         "function": problem.name,
         "algo": ALGO,
-        "evaluations": spending.spent,
+        "evaluations": spent,
         "budget": budget,
         "warm": len(explorer.values) - spending.fresh,
         "evaluations_of": {
             "probing": problem.probes,
-            "training": spending.spent,
+            "training": spent,
             "scoring": scorer.evaluations if scorer is not None else 0,
             "reporting": problem.evaluations - before,
         },
