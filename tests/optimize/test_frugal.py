@@ -97,9 +97,10 @@ def test_an_f_that_raises_on_arrays_stays_within_the_budget(tmp_path: Path) -> N
 def test_failures_are_avoided(tmp_path: Path) -> None:
     f = Counted(fails=lambda x, c: x > 0.4)
     learnt = frugal(bowl(f), tmp_path / "run", budget=50)
-    assert 0 < learnt.dropped < 30 and f.calls == 50
-    assert (learnt.law(c=np.linspace(-0.9, 0.9, 9))["x"] < 0.45).all()
-    values = [json.loads(line)["value"] for line in (tmp_path / "run" / "evaluations.jsonl").open()]
+    assert 0 < learnt.dropped < 40 and f.calls == 50
+    assert learnt.law(c=0.9)["x"] < 0.6  # without failures it would be 0.75
+    lines = (tmp_path / "run" / "evaluations.jsonl").read_text().splitlines()
+    values = [json.loads(line)["value"] for line in lines]
     assert values.count(None) == learnt.dropped
 
 

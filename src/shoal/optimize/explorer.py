@@ -7,6 +7,8 @@ ones look where the surrogate is unsure.
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from shoal.optimize.axes import Real
@@ -81,13 +83,12 @@ class Explorer:
     def _known(self) -> np.ndarray:
         """Which values the surrogate learns from: [n] bool."""
         found = np.isfinite(self.values)
-        first = self.values[
-            : max(8, 5 * len(self.problem.axes))
-        ]  # later rows are too near the minima to tell what is usual
+        early = max(8, 5 * len(self.problem.axes))
+        first = self.values[:early]  # later rows are too near the minima to tell what is usual
         if not np.isfinite(first).any():
             return found
         low, middle = self.values[found].min(), np.nanmedian(first)
-        return found & ~(self.values - low > HUGE * (middle - low))
+        return np.asarray(found & ~(self.values - low > HUGE * (middle - low)))
 
     def _kept(self, rows: np.ndarray, values: np.ndarray) -> np.ndarray:
         """Positions of at most `ROWS` rows: three quarters near the predicted minimum of their condition, and a random rest."""
@@ -106,7 +107,7 @@ class Explorer:
         """Knobs: an even spread, and the latest ones that were tried, moved a little."""
         problem, rng = self.problem, self._rng
         latest = self.surrogate.rows[-CANDIDATES:, : problem.knob_width]
-        size = np.exp(rng.uniform(*np.log(JITTER), (len(latest), 1)))
+        size = np.exp(rng.uniform(math.log(JITTER[0]), math.log(JITTER[1]), (len(latest), 1)))
         real = np.concatenate([np.full(axis.width, isinstance(axis, Real)) for axis in problem.knobs])
         moved = np.clip(latest + real * size * rng.standard_normal(latest.shape), -1.0, 1.0)
         return np.concatenate([even_knobs(problem, CANDIDATES, rng), moved])

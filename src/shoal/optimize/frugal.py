@@ -6,6 +6,7 @@ before the next begins (`records`), so that a run that was stopped goes on where
 
 from __future__ import annotations
 
+import math
 import sys
 import time
 from pathlib import Path
@@ -14,6 +15,7 @@ import numpy as np
 
 from shoal.core.errors import BadInput, RunFailed
 from shoal.optimize import records
+from shoal.optimize.axes import Real
 from shoal.optimize.distil import META, distil
 from shoal.optimize.explorer import Explorer
 from shoal.optimize.judge import Scorer, reporting_conditions
@@ -29,8 +31,8 @@ TRIES = 64  # consecutive failures after which f is refused
 BATCH = 12  # a batch of proposals is this fraction of the rows
 PAIRS = 384  # conditions whose answers the policy is distilled from
 LOOKS = 2.0  # the curve is scored each time the evaluations have grown by this factor
-SEARCHED = 10_000  # evaluations of f that searching the optima of the reporting conditions takes, about
-PATIENCE = 60.0  # seconds for that search, at most
+SEARCHED = 600  # evaluations of f that searching one optimum takes, about, for each combination of discrete knobs
+PATIENCE = 60.0  # seconds for searching the optima of the reporting conditions, at most
 ALGO = "surrogate"
 
 
@@ -88,27 +90,30 @@ def learn_frugally(
         if resume is None:
             folder.discard()
         raise
+    spent = spending.spent  # reporting, below, has its own account
     law = _law(explorer, seed)
     law.save(folder.path / "law.safetensors")
     before = problem.evaluations
-    slow = spending.f_s / max(1, spending.fresh) * SEARCHED > PATIENCE
-    reporting = reporting_conditions(problem) if score and not slow else None
+    reporting = reporting_conditions(problem) if score else None
+    called = problem.kind == "python"  # in one large batch, evaluations cost far less than in the small ones here
+    if reporting is not None and called and spending.seconds_each * _searched(problem, len(reporting)) > PATIENCE:
+        reporting = None
     regrets = [
         None if reporting is None else law.regret_at(reporting, polish=polish)._asdict() for polish in (True, False)
     ]
     scorer = spending.scorer
     known = int(np.isfinite(explorer.values).sum())
     curves = (scorer.mse, scorer.msle) if scorer is not None else (Scores(), Scores())
-    learnt = Learnt(law, *curves, spending.spent, len(explorer.values) - known)
+    learnt = Learnt(law, *curves, spent, len(explorer.values) - known)
     learnt.summary = {
         "function": problem.name,
         "algo": ALGO,
-        "evaluations": spending.spent,
+        "evaluations": spent,
         "budget": budget,
         "warm": len(explorer.values) - spending.fresh,
         "evaluations_of": {
             "probing": problem.probes,
-            "training": spending.spent,
+            "training": spent,
             "scoring": scorer.evaluations if scorer is not None else 0,
             "reporting": problem.evaluations - before,
         },
@@ -149,6 +154,10 @@ class Spending:
     @property
     def spent(self) -> int:
         return self._problem.evaluations - self._first
+
+    @property
+    def seconds_each(self) -> float:
+        return self.f_s / max(1, self.fresh)
 
     @property
     def room(self) -> int:
@@ -209,8 +218,8 @@ class Spending:
         self._explorer.refresh()
         self._judge()
         if not self._quiet:
-            values, each = self._explorer.values, self.f_s / max(1, self.fresh)
-            lowest = f"lowest {np.nanmin(values):.4g}, {1000 * each:.3g} ms an evaluation"
+            values = self._explorer.values
+            lowest = f"lowest {np.nanmin(values):.4g}, {1000 * self.seconds_each:.3g} ms an evaluation"
             print(f"{self._problem.name}: {len(values):,} evaluations, {lowest}", file=sys.stderr, flush=True)
 
     def _judge(self) -> None:
@@ -240,6 +249,12 @@ def _law(explorer: Explorer, seed: int) -> Law:
     points = Search(problem, explorer.surrogate).minima(conditions)
     step = len(explorer.values)
     return Law(problem, distil(problem, points, seed), META["time_steps"], {**META, "step": step}, explorer.surrogate)
+
+
+def _searched(problem: Problem, conditions: int) -> int:
+    """Evaluations of f for the optima at this number of conditions, about."""
+    sizes = [axis.size for axis in problem.knobs if not isinstance(axis, Real)]
+    return SEARCHED * conditions * min(64, math.prod(sizes))
 
 
 def _reopened(problem: Problem, path: str | Path, out: str | Path | None) -> RunFolder:

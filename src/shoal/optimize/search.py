@@ -107,7 +107,7 @@ class Search:
         if len(self._moving) < self._problem.n_knobs:
             points, means = self.descend(self._sweep(points))
         means = np.where(self._surrogate.works(points), means, np.inf).reshape(-1, starts)
-        return points.reshape(len(conditions), starts, -1)[np.arange(len(conditions)), means.argmin(1)]
+        return np.asarray(points.reshape(len(conditions), starts, -1)[np.arange(len(conditions)), means.argmin(1)])
 
     def descend(self, points: np.ndarray, steps: int = STEPS, first: float = 0.05) -> tuple[np.ndarray, np.ndarray]:
         """Steps against the mean's gradient over the real knobs, each as long as has paid off: points [M, width] and means [M]."""

@@ -181,4 +181,4 @@ def _nearest(points: np.ndarray, rows: np.ndarray) -> np.ndarray:
     if not len(rows):
         return np.full(len(points), np.inf)
     squares = (points**2).sum(1)[:, None] + (rows**2).sum(1)[None] - 2.0 * points @ rows.T
-    return np.sqrt(np.maximum(squares, 0.0).min(1))
+    return np.asarray(np.sqrt(np.maximum(squares, 0.0).min(1)))
