@@ -25,6 +25,7 @@ class Confirmed(NamedTuple):
     mean: float
     ci: tuple[float, float] | None  # of the mean, 95 %
     left_out: bool  # of the race, before its last seed
+    failed: int = 0  # fresh seeds on which it failed, which `scores` lacks
 
     @property
     def optimism(self) -> float:
@@ -69,7 +70,10 @@ def left_out(plan: Plan, course: Course) -> set[int]:
 
 
 def confirmed(plan: Plan, course: Course) -> list[Confirmed]:
-    """The candidates with a score on a fresh seed, best first; those that were left out come last."""
+    """The candidates with a score on a fresh seed, best first.
+
+    After those come candidates that failed on some seed, whose mean lacks their worst; last those that were left out.
+    """
     out, found = left_out(plan, course), []
     for trial in candidates(plan, course):
         tests = course.tests.get(trial.number, {})
@@ -77,5 +81,6 @@ def confirmed(plan: Plan, course: Course) -> list[Confirmed]:
         if scores:
             mean = math.fsum(scores) / len(scores)
             late = trial.number in out and len(scores) < len(plan.test_seeds)
-            found.append(Confirmed(trial.number, trial.value, scores, mean, interval(scores), late))
-    return sorted(found, key=lambda one: (one.left_out, -one.mean))
+            failed = sum(math.isnan(value) for value in tests.values())
+            found.append(Confirmed(trial.number, trial.value, scores, mean, interval(scores), late, failed))
+    return sorted(found, key=lambda one: (one.left_out, one.failed > 0, -one.mean))
