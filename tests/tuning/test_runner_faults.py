@@ -122,12 +122,12 @@ def test_a_winner_that_fails_on_fresh_seeds_comes_after_one_that_does_not(tmp_pa
     assert study.summary()["confirmed"][1]["failed"] == 2
 
 
-def test_a_trial_that_failed_by_losses_is_on_the_timeline(tmp_path: Path) -> None:
-    runs = FakeRuns(score, dict.fromkeys((1, 2, 3, 4), -9))
-    study = study_of(tmp_path, runs, scheduler="sh", trials=2, phases=2, workers=1)
-    assert "lost 4 times" in study.trials[1].reports[0].why
-    first = [piece for piece in study.pieces if piece.trial == 0]
-    assert [piece.verdict for piece in first] == ["pause", "complete"]
+def test_a_report_of_a_trial_that_was_lost_too_often_ends_others_on_the_timeline(tmp_path: Path) -> None:
+    runs = FakeRuns(score, dict.fromkeys((2, 3, 4, 5), -9))
+    study = study_of(tmp_path, runs, scheduler="sh", trials=3, phases=2, workers=1)
+    assert "lost 4 times" in study.trials[2].reports[0].why
+    [worse] = [trial.number for trial in study.trials[:2] if trial.state == "stopped"]
+    assert [piece.verdict for piece in study.pieces if piece.trial == worse] == ["stop"]
 
 
 def test_the_ledger_of_another_study_is_left_alone(tmp_path: Path) -> None:

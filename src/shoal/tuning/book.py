@@ -57,6 +57,18 @@ def open_storage(folder: Path, url: str | None) -> BaseStorage:
         raise BadInput(f"cannot reach the storage {shown!r}: {_first_line(error)}") from None
 
 
+@contextlib.contextmanager
+def opened_storage(folder: Path, url: str | None) -> Iterator[BaseStorage]:
+    """`open_storage` for a while: afterwards a database has no connection of ours."""
+    storage = open_storage(folder, url)
+    try:
+        yield storage
+    finally:
+        if isinstance(storage, optuna.storages.RDBStorage):
+            storage.remove_session()
+            storage.engine.dispose()
+
+
 def without_password(url: str) -> str:
     """For messages."""
     return re.sub(r"(://[^:/@]*):[^@]*@", r"\1:***@", url)

@@ -28,7 +28,7 @@ from shoal.process.signals import StopRequest
 from shoal.run.files import pretty, write_atomically
 from shoal.run.folder import RunFolder, describe_machine, read_json
 from shoal.studies.handle import flags_of
-from shoal.tuning.book import Book, StorageLost, open_storage, storage_failures, without_password
+from shoal.tuning.book import Book, StorageLost, opened_storage, storage_failures, without_password
 from shoal.tuning.config import Plan, StudyConfig, make_config, prepare
 from shoal.tuning.events import Closed, Course, Event, Opened, Trial
 from shoal.tuning.population import Population
@@ -64,8 +64,8 @@ class Study:
     def open(cls, path: str | Path) -> Study:
         """The study in this folder, whether it runs or not. `BadInput` if there is none."""
         folder, plan, name = _known(path)
-        book = Book.read(open_storage(folder, plan.config.storage), name, plan.space)
-        return cls(folder, plan, book.course)
+        with opened_storage(folder, plan.config.storage) as storage:
+            return cls(folder, plan, Book.read(storage, name, plan.space).course)
 
     @property
     def done(self) -> bool:
@@ -229,12 +229,13 @@ def run_study(
         earlier = Study.open(config.warm_start)
         warm = warm_of(plan, earlier.plan, earlier.course)
     if config.storage is not None:
-        open_storage(Path(), config.storage)  # before a folder is made
+        with opened_storage(Path(), config.storage):
+            pass  # it can be reached: before a folder is made
     made = RunFolder.create(folder, config.env, "tune", config.scheduler.replace(":", "."))
     name = "study" if config.storage is None else made.path.name
     try:
-        with storage_failures():
-            book = Book.new(open_storage(made.path, config.storage), name, plan.space)
+        with storage_failures(), opened_storage(made.path, config.storage) as storage:
+            book = Book.new(storage, name, plan.space)
             if warm is not None:
                 book.warm_up(*warm)
         document = {"name": name, "config": configs.as_dict(config), "machine": describe_machine()}
@@ -265,9 +266,10 @@ def _go_on(
     tell: Callable[[Event, Study], None],
     begun: Callable[[Study], None],
 ) -> Study:
-    with RunLock(folder), StopRequest(NOTE) as stop:
+    config = plan.config
+    with RunLock(folder), StopRequest(NOTE) as stop, opened_storage(folder, config.storage) as storage:
         with storage_failures():
-            book = Book.known(open_storage(folder, plan.config.storage), name, plan.space)
+            book = Book.known(storage, name, plan.space)
         study = Study(folder, plan, book.course)
         if study.done:
             return study
