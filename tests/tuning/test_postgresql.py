@@ -85,7 +85,7 @@ def test_a_server_that_goes_away_costs_nothing(tmp_path: Path, server: Server) -
     runs = FakeRuns(score)
     try:
         with pytest.raises(
-            RunFailed, match=r"the storage failed: .*; the trials are checkpointed, go on with: shoal tune"
+            RunFailed, match=r"the storage failed: .*; the trials are checkpointed, continue with: shoal tune"
         ):
             run_study(values(server, scheduler="sh"), folder=tmp_path / "gone", trainings=runs, tell=away)
         assert all(run.code == 0 for run in runs.runs), "every run has a checkpoint"

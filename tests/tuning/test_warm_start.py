@@ -98,7 +98,7 @@ def test_a_space_that_does_not_agree_is_refused_by_name(tmp_path: Path, earlier:
     ]:
         with pytest.raises(BadInput, match=told):
             warm(tmp_path, earlier, space=changed)
-    with pytest.raises(BadInput, match="is no study"):
+    with pytest.raises(BadInput, match="is not a study"):
         warm(tmp_path, earlier, warm_start=str(tmp_path / "nowhere"))
     grid = {"gamma": ".9,.99", "unroll": "4,8"}
     with pytest.raises(BadInput, match="does not go with --sampler grid"):

@@ -36,7 +36,7 @@ report.html. An experiment is a folder in experiments/ of a source checkout.
   --list          the experiments
   --quick         a small size that shows that everything runs (CI); the full size takes minutes
   --seeds N       runs of each, instead of the spec's number
-  --env, --algo   zoo: these environments and algorithms alone, separated by commas; other rows of docs/zoo.md stay
+  --env, --algo   zoo: only these environments and algorithms, separated by commas; other rows of docs/zoo.md stay
   --out FOLDER    where to write (runs/reproduce-NAME-...)
   --quiet         no progress
   --json          one JSON object as the last line of standard output
@@ -103,7 +103,7 @@ def run(words: list[str]) -> int:
 
 
 def _part(options: Mapping[str, str], name: str) -> dict[str, Any]:
-    """Which part of the zoo to do."""
+    """The part of the zoo to run."""
     given = {option: options[option] for option in ("env", "algo") if option in options}
     if given and name != "zoo":
         raise BadInput(f"--{next(iter(given))} chooses a part of the zoo; {name} has none")

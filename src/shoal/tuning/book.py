@@ -32,7 +32,7 @@ JOURNAL = "study.journal"
 CONNECT = 10  # seconds that a database server has to answer
 SYNC_EVERY = 1.0  # seconds of events that a power cut may lose
 _EVENT = "event"
-_EARLIER = "earlier trial"  # attribute of trials that a warm start has brought
+_EARLIER = "earlier trial"  # attribute of trials that a warm start added
 
 
 def open_storage(folder: Path, url: str | None) -> BaseStorage:
@@ -137,7 +137,7 @@ class Book:
         return book
 
     def warm_up(self, event: Warmed, trials: Sequence[Trial]) -> None:
-        """Begin with what an earlier study knows; `trials` of it inform the sampler."""
+        """Start from the results of an earlier study; its `trials` inform the sampler."""
         for trial in trials:
             complete = trial.state == "complete"
             self._study.add_trial(
@@ -154,7 +154,7 @@ class Book:
 
     @property
     def earlier(self) -> list[FrozenTrial]:
-        """The trials that a warm start has brought."""
+        """The trials that a warm start added."""
         return [trial for trial in self._study.get_trials(deepcopy=False) if _EARLIER in trial.user_attrs]
 
     def ask(self, sampler: BaseSampler) -> tuple[dict[str, Any], int]:

@@ -29,11 +29,11 @@ class Opened(msgspec.Struct, frozen=True, tag="opened"):
 
 
 class Warmed(msgspec.Struct, frozen=True, tag="warmed"):
-    """An earlier study's part in this one: before the first task."""
+    """The warm start from an earlier study; comes before the first task."""
 
     at: float
     source: str  # the folder of the earlier study
-    configurations: list[Settings]  # what trials 0, 1, ... try
+    configurations: list[Settings]  # of trials 0, 1, ...
     informing: int  # earlier trials that the sampler knows
 
 
@@ -182,7 +182,7 @@ class Course:
             self.done = event.why == "done"
 
     def given(self, trial: int) -> Settings | None:
-        """What a warm start has this trial try; None if the sampler draws it."""
+        """The trial's configuration from a warm start; None if the sampler draws it."""
         first = [] if self.warmed is None else self.warmed.configurations
         return first[trial] if trial < len(first) else None
 

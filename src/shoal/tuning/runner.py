@@ -60,7 +60,7 @@ class Runner:
         self.slots = [Slot(number) for number in range(plan.config.workers)]
         self.scheduler = rebuilt(plan, book.course)
         self._waiting = deque(trial.number for trial in book.course.open_tasks)
-        self._own_sampler: BaseSampler | None = None  # the user's, which may have a state
+        self._own_sampler: BaseSampler | None = None  # from an import path; it may have state
         self._race: tuple[int, list[tuple[int, int]]] | None = None  # seeds tested, and those that are still to test
 
     def run(self, stopped: Callable[[], bool]) -> bool:
@@ -127,7 +127,7 @@ class Runner:
         return None
 
     def _sampler(self, trial: int) -> BaseSampler:
-        """What draws the configuration of a new trial."""
+        """The sampler for the configuration of a new trial."""
         given = self.book.course.given(trial)
         if given is not None:
             return Drawn(lambda number: given, trial)
@@ -143,7 +143,7 @@ class Runner:
     def _start(self, slot: Slot, trial: Trial) -> None:
         assert trial.task is not None
         self._place(slot, trial.number, trial.task.end, None)
-        self._copy(trial)  # a driver that died right after the decision has left it to do
+        self._copy(trial)  # still to do if the driver died right after the decision
         home = self._home(trial.number, trial.copies)
         for seed in self.plan.tune_seeds:
             self._train(slot, home / f"seed-{seed}", self.plan.settings(trial.settings, seed))
@@ -160,7 +160,7 @@ class Runner:
                 copy_run(before / name, home / name, self.plan.phase, lineage)
 
     def _home(self, number: int, copies: Sequence[tuple[int, int]]) -> Path:
-        """The folder of a trial's runs; after a copy, another one."""
+        """The folder of a trial's runs; a new one after each copy."""
         folder = self.folder / "trials" / f"{number:03d}"
         if not copies:
             return folder
@@ -295,7 +295,7 @@ class Runner:
             )
         )
         if decision.source is not None:
-            self._copy(trial)  # now: the source will train on, or copy another itself
+            self._copy(trial)  # now, because the source will continue, or copy another trial itself
         if decision.verdict != "continue":
             self._end(slot, "free", pause=decision.verdict == "pause")
         elif self.scheduler.copies:  # its processes have ended, perhaps to write a checkpoint

@@ -73,7 +73,7 @@ def make_sampler(
 
 
 def _sources(earlier: Sequence[FrozenTrial], space: Mapping[str, Domain]) -> list[FrozenTrial] | None:
-    """Complete trials as CMA-ES takes them: ranges alone, and at least ten, of which it starts at the best tenth."""
+    """Complete trials in the form that CMA-ES takes: only ranges, and at least ten, because it starts from the best tenth."""
     ranges = [name for name, domain in space.items() if not isinstance(domain, Choice) and domain.low < domain.high]
     found = [
         create_trial(
@@ -123,9 +123,9 @@ def grid(space: Mapping[str, Domain]) -> list[dict[str, Value]]:
 
 
 def _imported(path: str, seed: int, *, again: bool = False) -> BaseSampler:
-    """A sampler, or what a class or function makes; `seed` is passed if its signature takes it.
+    """A sampler, or what a class or function returns; `seed` is passed if its signature takes it.
 
-    Without one, a sampler of a resumed study is seeded by Optuna, or it would draw its first configurations `again`.
+    Otherwise Optuna reseeds the sampler of a resumed study, so that it does not draw its first configurations `again`.
     """
     try:
         found = import_object(path)

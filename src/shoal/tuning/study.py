@@ -230,7 +230,7 @@ def run_study(
         warm = warm_of(plan, earlier.plan, earlier.course)
     if config.storage is not None:
         with opened_storage(Path(), config.storage):
-            pass  # it can be reached: before a folder is made
+            pass  # check that it can be reached before a folder is created
     made = RunFolder.create(folder, config.env, "tune", config.scheduler.replace(":", "."))
     name = "study" if config.storage is None else made.path.name
     try:
@@ -284,7 +284,9 @@ def _go_on(
         except StorageLost as error:
             runner.leave()
             again = shlex.join(["shoal", "tune", "--resume", str(folder)])
-            raise RunFailed(f"the storage failed: {error}; the trials are checkpointed, go on with: {again}") from None
+            raise RunFailed(
+                f"the storage failed: {error}; the trials are checkpointed, continue with: {again}"
+            ) from None
         except BaseException:
             runner.kill()
             raise
