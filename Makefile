@@ -34,11 +34,13 @@ $(STAMP): pyproject.toml constraints.txt
 train: setup ## Train LunarLander-v3 until it is solved, evaluate it, write the report
 	@$(BIN)/shoal train LunarLander-v3 --until-return 200 $(ARGS)
 
-system: ## Install what is not Python and a test needs: ngspice, if it is missing and we may
-	@command -v ngspice >/dev/null || { test "$$(id -u)" = 0 && command -v apt-get >/dev/null && { \
-		apt-get install -qq -y --no-install-recommends ngspice >/dev/null 2>&1 \
-		|| { apt-get update -qq >/dev/null && apt-get install -qq -y --no-install-recommends ngspice >/dev/null; }; }; } \
-		|| echo "ngspice is missing and was not installed; its test is left out (in CI it fails)" >&2
+system: ## Install what is not Python and a test needs: ngspice and PostgreSQL, if they are missing and we may
+	@missing="$$(command -v ngspice >/dev/null || echo ngspice)"; \
+	command -v initdb /usr/lib/postgresql/*/bin/initdb >/dev/null || missing="$$missing postgresql"; \
+	test -z "$$missing" || { test "$$(id -u)" = 0 && command -v apt-get >/dev/null && export DEBIAN_FRONTEND=noninteractive && { \
+		apt-get install -qq -y --no-install-recommends $$missing >/dev/null 2>&1 \
+		|| { apt-get update -qq >/dev/null && apt-get install -qq -y --no-install-recommends $$missing >/dev/null; }; }; } \
+		|| echo "missing and not installed: $$missing; their tests are left out (in CI they fail)" >&2
 
 test: lint system ## Lint, type-check and run the tests (minutes)
 	@$(PYTEST) -m "not slow or ci" $(TWO) $(ARGS)

@@ -171,6 +171,11 @@ def test_the_list_names_every_experiment(shoal: Command) -> None:
         ([], "give one experiment (shoal reproduce --list shows them), not 0: nothing"),
         (["lto-ackley", "--seeds", "0"], "--seeds is 0: at least 1"),
         (["lto-ackley", "--seed", "1"], "unknown option --seed. Did you mean '--seeds'"),
+        (["lto-ackley", "--env", "Pong-v5"], "--env chooses a part of the zoo; lto-ackley has none"),
+        (
+            ["zoo", "--quiet", "--env", "CartPole-v2"],
+            "the zoo has no environment 'CartPole-v2'. Did you mean 'CartPole-v1'",
+        ),
     ],
 )
 def test_refusals_are_one_line_and_leave_nothing(shoal: Command, tmp_path: Path, words: list[str], told: str) -> None:

@@ -54,11 +54,3 @@ def test_without_an_episode_there_is_no_score() -> None:
     assert math.isnan(tally.score()) and tally.done("steps") == 0 and tally.reached("steps", 1) is None
     tally.add([row(100)])
     assert math.isnan(tally.score())
-
-
-def test_what_comes_after_a_checkpoint_is_done_again() -> None:
-    tally = Tally()
-    tally.add([row(100, 10, 1.0), row(200, 10, 1.0), row(300, 10, 1.0)])
-    tally.cut(200)
-    tally.add([row(350, 20, 4.0)])
-    assert tally.done("episodes") == 40 and tally.score() == pytest.approx((20 + 80) / 40)

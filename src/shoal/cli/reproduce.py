@@ -15,7 +15,7 @@ from shoal.core.errors import BadInput, nearest
 from shoal.studies.reproduce import experiments_folder, names, read_deviations, read_reference, read_spec
 
 SWITCHES = ("quick", "list", "json", "quiet", "help")
-OPTIONS = ("seeds", "out")
+OPTIONS = ("seeds", "out", "env", "algo")
 # Modules that run experiments, by the first word of a spec's `runner = "room:name"`. Each has RUNNERS, by name.
 ROOMS = {
     "compare": "shoal.studies.compare",
@@ -23,9 +23,11 @@ ROOMS = {
     "horizons": "shoal.studies.horizons",
     "optimize": "shoal.optimize.experiments",
     "tuning": "shoal.tuning.experiments",
+    "zoo": "shoal.studies.zoo",
 }
 
 USAGE = """usage: shoal reproduce NAME [--quick] [--seeds N] [--out FOLDER] [--quiet] [--json]
+       shoal reproduce zoo [--env ENV,...] [--algo ALGO,...] [...]
        shoal reproduce --list
 
 Repeats a published experiment, and writes our numbers beside the published ones: results.json, table.md, figures and
@@ -34,6 +36,7 @@ report.html. An experiment is a folder in experiments/ of a source checkout.
   --list          the experiments
   --quick         a small size that shows that everything runs (CI); the full size takes minutes
   --seeds N       runs of each, instead of the spec's number
+  --env, --algo   zoo: only these environments and algorithms, separated by commas; other rows of docs/zoo.md stay
   --out FOLDER    where to write (runs/reproduce-NAME-...)
   --quiet         no progress
   --json          one JSON object as the last line of standard output
@@ -58,6 +61,7 @@ def run(words: list[str]) -> int:
     chosen = {**spec.get("all", {}), **spec[size]}
     if "seeds" in parsed.options:
         chosen["seeds"] = whole_number(parsed, "seeds", 1)
+    chosen |= _part(parsed.options, name)
     runner = find_runner(spec["runner"], name)
     reference = read_reference(root / name / "reference.csv")
     deviations = read_deviations(root / name / "README.md")
@@ -65,10 +69,15 @@ def run(words: list[str]) -> int:
     from shoal.observe.comparison import goals, markdown, write_comparison
     from shoal.run.folder import RunFolder, describe_machine
 
-    folder = RunFolder.create(parsed.options.get("out"), "reproduce", name, size).path
+    made = RunFolder.create(parsed.options.get("out"), "reproduce", name, size)
+    folder = made.path
     began = time.monotonic()
     with series_progress(name, quiet="quiet" in parsed.switches) as shown:
-        found = runner(chosen, folder / "runs", shown.tell)
+        try:
+            found = runner(chosen, folder / "runs", shown.tell)
+        except BadInput:
+            made.remove_if_empty()
+            raise
     document = {
         "name": name,
         **{entry: spec[entry] for entry in ("title", "source", "tables")},
@@ -91,6 +100,16 @@ def run(words: list[str]) -> int:
         short = {key: document[key] for key in ("name", "size", "seeds", "took_s", "rows", "notes")}
         print(json.dumps({**short, "goals": reached, "out": str(folder)}), flush=True)
     return 0
+
+
+def _part(options: Mapping[str, str], name: str) -> dict[str, Any]:
+    """The part of the zoo to run."""
+    given = {option: options[option] for option in ("env", "algo") if option in options}
+    if given and name != "zoo":
+        raise BadInput(f"--{next(iter(given))} chooses a part of the zoo; {name} has none")
+    if not given:
+        return {}
+    return {f"only_{what}s": [text for text in given.get(what, "").split(",") if text] for what in ("env", "algo")}
 
 
 def find_runner(where: str, name: str) -> Any:

@@ -121,10 +121,13 @@ def _tell(study: Any) -> None:
         for one in study.confirmed:
             ends = "" if one.ci is None else f" [{one.ci[0]:.1f}, {one.ci[1]:.1f}]"
             left = ", left out of the race" if one.left_out else ""
+            left += f", failed on {one.failed} more" if one.failed else ""
             say(
                 f"confirmed: trial {one.trial}, {one.mean:.1f}{ends} on {len(one.scores)} fresh seeds,"
                 f" tuning score {one.tuning:.1f}, optimism {one.optimism:.1f}{left}"
             )
+        if study.done and study.plan.confirm is not None and not study.confirmed:
+            say("not confirmed: every run on a fresh seed failed")
         say(
             f"trained {study.alpha:.0%} of all phases in {summary['wall_s']:.0f} s, {summary['switches']} context switches"
         )

@@ -43,9 +43,13 @@ def study_progress(*, quiet: bool) -> Iterator[StudyProgress]:
 
 def heading(study: Any) -> str:
     config = study.plan.config
+    warmed, warm = study.course.warmed, ""
+    if warmed is not None:
+        informing = f", {warmed.informing} of its trials inform {config.sampler}" if warmed.informing else ""
+        warm = f"; the best {len(warmed.configurations)} of {warmed.source} first{informing}"
     return (
         f"{config.env}: {config.scheduler}, {config.trials} trials of {config.phases} phases of {study.plan.phase},"
-        f" {config.workers} workers, in {study.path}"
+        f" {config.workers} workers, in {study.path}{warm}"
     )
 
 

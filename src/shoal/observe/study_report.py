@@ -51,7 +51,9 @@ def cards(document: Document) -> list[tuple[str, str, str]]:
         made.append(("best score", f"{best['value']:.1f}", f"trial {best['trial']}, {best['phases']} phases{spread}"))
     if document["confirmed"]:
         one = document["confirmed"][0]
-        how = f"trial {one['trial']}, {_span(one['ci'])}{len(one['scores'])} fresh seeds"
+        how = f"trial {one['trial']}, {_span(one['ci'])}{len(one['scores'])} fresh seeds" + (
+            f", {one['failed']} failed" if one["failed"] else ""
+        )
         made.append(("confirmed score", f"{one['mean']:.1f}", how))
         how = f"{_span(one['optimism_ci'])}tuning score less test score"
         made.append(("optimism", f"{one['optimism']:.1f}", how))
@@ -172,7 +174,7 @@ def _tables(document: Document) -> list[str]:
                 f"{one['tuning']:.1f}",
                 f"{one['mean']:.1f}",
                 _span(one["ci"], ""),
-                str(len(one["scores"])),
+                str(len(one["scores"])) + (f" ({one['failed']} failed)" if one["failed"] else ""),
                 f"{one['optimism']:.1f}",
                 _span(one["optimism_ci"], ""),
             ]

@@ -4,13 +4,13 @@ Schedulers are pure functions of their reports: `hypertrick`, `halving`, `hyperb
 `scheduler`. `spaces` has the search spaces; `simulate` and `schedules` run schedulers on any number of nodes without training.
 Studies that train: `config` (settings of a study), `study` (its folder and results), `runner` (drives trials, which are
 `trainings`, or lanes of one compiled function in `population`), `events` and `book` (the ledger, in Optuna's storage), `replay`,
-`race` (winners on fresh seeds), `samplers`, `phases`, `timeline` and `document` (for the report), `dashboard`. For any Optuna
-study: `pruner`, `distributions` and `storage` (HyperTrick, spaces and the journal file). `experiments` and `versus` reproduce
-published tables.
+`race` (winners on fresh seeds), `warm` (starts from the results of an earlier study), `samplers`, `phases`, `timeline` and
+`document` (for the report), `dashboard`. For any Optuna study: `pruner`, `distributions` and `storage` (HyperTrick, spaces and
+the journal file). `experiments` and `versus` reproduce published tables.
 
-May import: `studies` and everything below it; `optuna` only in `book`, `samplers`, `document`, `pruner`, `distributions` and
-`storage`, so that schedulers and simulation work without it. You may change: add a scheduler by its file and a line in
-`schedulers.SCHEDULERS`. Looking for the figures? `observe.gantt` and `observe.study_report`. For grids of trainings?
+May import: `studies` and everything below it; `optuna` only in `book`, `runner`, `samplers`, `document`, `pruner`,
+`distributions` and `storage`, so that schedulers and simulation work without it. You may change: add a scheduler by its file and
+a line in `schedulers.SCHEDULERS`. Looking for the figures? `observe.gantt` and `observe.study_report`. For grids of trainings?
 `studies.grid`.
 """
 

@@ -6,10 +6,11 @@ study lags behind after a crash, it is completed when the book is opened again.
 
 from __future__ import annotations
 
+import contextlib
 import math
 import re
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,31 +20,78 @@ from optuna.exceptions import ExperimentalWarning
 from optuna.samplers import BaseSampler
 from optuna.storages import BaseStorage
 from optuna.study import Study
-from optuna.trial import TrialState
+from optuna.trial import FrozenTrial, TrialState
 
-from shoal.core.errors import BadInput
+from shoal.core.errors import BadInput, RunFailed
 from shoal.tuning.distributions import distributions
-from shoal.tuning.events import Closed, Course, Event, Reported, Trial, decode, encode
+from shoal.tuning.events import Closed, Course, Event, Reported, Trial, Warmed, decode, encode
 from shoal.tuning.spaces import Domain
 from shoal.tuning.storage import open_journal
 
 JOURNAL = "study.journal"
+CONNECT = 10  # seconds that a database server has to answer
 SYNC_EVERY = 1.0  # seconds of events that a power cut may lose
 _EVENT = "event"
+_EARLIER = "earlier trial"  # attribute of trials that a warm start added
 
 
 def open_storage(folder: Path, url: str | None) -> BaseStorage:
     """Open the journal in `folder`, or the database at `url`. `BadInput` if it cannot be reached."""
     if url is None:
         return open_journal(folder / JOURNAL, sync_every=SYNC_EVERY)
-    shown = re.sub(r"(://[^:/@]*):[^@]*@", r"\1:***@", url)
+    shown = without_password(url)
     if "://" not in url:
         raise BadInput(f"--storage is {shown!r}: expected a URL, such as postgresql://user@host/studies")
+    engine: dict[str, Any] = {"pool_pre_ping": True}
+    if re.match(r"postgres(ql)?(\+\w+)?://", url):
+        url = re.sub(r"^postgres(ql)?://", "postgresql+psycopg://", url)
+        engine["connect_args"] = {"connect_timeout": CONNECT}
     try:
-        return optuna.storages.RDBStorage(url, engine_kwargs={"pool_pre_ping": True})
+        with _quietly():
+            return optuna.storages.RDBStorage(url, engine_kwargs=engine)
+    except ImportError:
+        raise BadInput(
+            f"--storage {shown!r} needs a driver that is not installed; PostgreSQL's comes with: pip install 'shoal[tune]'"
+        ) from None
     except Exception as error:  # database drivers, the network and SQLAlchemy each have their own errors
-        lines = str(error).strip().splitlines() or [type(error).__name__]
-        raise BadInput(f"cannot reach the storage {shown!r}: {lines[0]}") from None
+        raise BadInput(f"cannot reach the storage {shown!r}: {_first_line(error)}") from None
+
+
+@contextlib.contextmanager
+def opened_storage(folder: Path, url: str | None) -> Iterator[BaseStorage]:
+    """Like `open_storage`; at the end, connections to a database are closed."""
+    storage = open_storage(folder, url)
+    try:
+        yield storage
+    finally:
+        if isinstance(storage, optuna.storages.RDBStorage):
+            storage.remove_session()
+            storage.engine.dispose()
+
+
+def without_password(url: str) -> str:
+    """The URL for messages: its password is replaced by ***."""
+    return re.sub(r"(://[^:/@]*):[^@]*@", r"\1:***@", url)
+
+
+@contextlib.contextmanager
+def storage_failures() -> Iterator[None]:
+    """Turn the errors of a storage that was reached before into `StorageLost`."""
+    try:
+        yield
+    except Exception as error:
+        known = isinstance(error, optuna.exceptions.StorageInternalError)
+        if not known and not type(error).__module__.startswith("sqlalchemy."):  # SQLAlchemy is only used for databases
+            raise
+        raise StorageLost(_first_line(error.__cause__ or error)) from None
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+
+
+class StorageLost(RunFailed):
+    """The storage stopped answering in the middle of a study. What it has acknowledged is safe."""
 
 
 class Book:
@@ -63,11 +111,14 @@ class Book:
     def new(cls, storage: BaseStorage, name: str, space: Mapping[str, Domain]) -> Book:
         """Create a study. `BadInput` if the storage has one of this name."""
         with _quietly():
+            ledger = f"{name}-ledger"
+            for taken in sorted({name, ledger} & {study.study_name for study in storage.get_all_studies()}):
+                raise BadInput(f"the storage already has a study {taken!r}: name another folder with --study")
             try:
                 study = optuna.create_study(study_name=name, storage=storage, direction="maximize")
-            except optuna.exceptions.DuplicatedStudyError:
+                return cls(study, optuna.create_study(study_name=ledger, storage=storage), space)
+            except optuna.exceptions.DuplicatedStudyError:  # another driver was a moment earlier
                 raise BadInput(f"the storage already has a study {name!r}: name another folder with --study") from None
-            return cls(study, optuna.create_study(study_name=f"{name}-ledger", storage=storage), space)
 
     @classmethod
     def read(cls, storage: BaseStorage, name: str, space: Mapping[str, Domain]) -> Book:
@@ -84,6 +135,27 @@ class Book:
         book = cls.read(storage, name, space)
         book._catch_up()
         return book
+
+    def warm_up(self, event: Warmed, trials: Sequence[Trial]) -> None:
+        """Start from the results of an earlier study; its `trials` inform the sampler."""
+        for trial in trials:
+            complete = trial.state == "complete"
+            self._study.add_trial(
+                optuna.create_trial(
+                    state=TrialState.COMPLETE if complete else TrialState.PRUNED,
+                    value=trial.value if complete else None,
+                    params=dict(trial.settings),
+                    distributions=self._distributions,
+                    intermediate_values={trial.unit - 1: trial.value},
+                    user_attrs={_EARLIER: f"{event.source}: trial {trial.number}"},
+                )
+            )
+        self.enter(event)
+
+    @property
+    def earlier(self) -> list[FrozenTrial]:
+        """The trials that a warm start added."""
+        return [trial for trial in self._study.get_trials(deepcopy=False) if _EARLIER in trial.user_attrs]
 
     def ask(self, sampler: BaseSampler) -> tuple[dict[str, Any], int]:
         """Sample a configuration: (settings, number in the Optuna study)."""

@@ -49,6 +49,10 @@ class StudyConfig:
     """sh, hyperband and asha keep one in this many trials"""
     sampler: str = "random"
     """source of configurations: random, tpe, cmaes, grid, or an import path pkg.module:Sampler"""
+    warm_start: str = ""
+    """folder of an earlier study with the same space: its best configurations are tried first, and its trials inform the sampler"""
+    warm_trials: Positive = 3
+    """number of configurations taken from the earlier study"""
     seeds_per_trial: Positive = 1
     """concurrent runs per trial, each with its own seed; a trial's score is their mean"""
     confirm: str = ""
@@ -140,6 +144,8 @@ def prepare(config: StudyConfig) -> Plan:
     from shoal.tuning.samplers import check_sampler  # imported late, because it loads Optuna
 
     check_sampler(config.sampler, space, config.trials)
+    if config.warm_start and config.sampler == "grid":
+        raise BadInput("--warm-start does not go with --sampler grid, which tries every configuration")
     confirm = _confirm(config.confirm)
     tune_seeds = tuple(range(config.seed, config.seed + config.seeds_per_trial))
     first = config.seed + FRESH if config.test_seed is None else config.test_seed

@@ -51,7 +51,10 @@ def serve(folder: str | Path, port: int, say: Callable[[str], None]) -> int:
         raise BadInput(
             "shoal tune dashboard needs a package that is not installed: pip install optuna-dashboard"
         ) from None
-    storage = open_storage(path, read_json(path / "study.json")["config"].get("storage"))
+    config = read_json(path / "study.json").get("config")
+    if not isinstance(config, dict):
+        raise BadInput(f"{str(path / 'study.json')!r} has no config")
+    storage = open_storage(path, config.get("storage"))
     try:
         server = make_server(ADDRESS, port, read_only(dashboard.wsgi(storage), port), handler_class=_Silent)
     except OSError as error:

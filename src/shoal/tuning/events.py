@@ -28,6 +28,15 @@ class Opened(msgspec.Struct, frozen=True, tag="opened"):
     host: str
 
 
+class Warmed(msgspec.Struct, frozen=True, tag="warmed"):
+    """The warm start from an earlier study; comes before the first task."""
+
+    at: float
+    source: str  # the folder of the earlier study
+    configurations: list[Settings]  # of trials 0, 1, ...
+    informing: int  # earlier trials that the sampler knows
+
+
 class Tasked(msgspec.Struct, frozen=True, tag="tasked"):
     """The scheduler's answer to a free worker."""
 
@@ -97,7 +106,7 @@ class Closed(msgspec.Struct, frozen=True, tag="closed"):
     why: str
 
 
-Event = Opened | Tasked | Started | Reported | Lost | Tested | Closed
+Event = Opened | Warmed | Tasked | Started | Reported | Lost | Tested | Closed
 
 
 def encode(event: Event) -> dict[str, Any]:
@@ -124,6 +133,7 @@ class Trial:
     task: Task | None = None  # not reported yet
     losses: int = 0
     copies: list[tuple[int, int]] = dataclasses.field(default_factory=list)  # (unit, source): PBT's lineage
+    origin: tuple[tuple[int, int], ...] = ()  # the source's own `copies` when this trial copied it last
 
     @property
     def value(self) -> float:
@@ -147,6 +157,7 @@ class Course:
         self.events: list[Event] = []
         self.trials: dict[int, Trial] = {}
         self.tests: dict[int, dict[int, float]] = {}  # {trial: {seed: score}}
+        self.warmed: Warmed | None = None
         self.done = False
         for event in events:
             self.add(event)
@@ -165,8 +176,15 @@ class Course:
             self._report(event)
         elif isinstance(event, Tested):
             self.tests.setdefault(event.trial, {})[event.seed] = event.value
+        elif isinstance(event, Warmed):
+            self.warmed = event
         elif isinstance(event, Closed):
             self.done = event.why == "done"
+
+    def given(self, trial: int) -> Settings | None:
+        """The trial's configuration from a warm start; None if the sampler draws it."""
+        first = [] if self.warmed is None else self.warmed.configurations
+        return first[trial] if trial < len(first) else None
 
     def _report(self, event: Reported) -> None:
         trial = self.trials[event.trial]
@@ -177,7 +195,7 @@ class Course:
         trial.state = ends[event.verdict]
         if event.source is not None:
             assert event.settings is not None
-            trial.settings = event.settings
+            trial.settings, trial.origin = event.settings, tuple(self.trials[event.source].copies)
             trial.copies.append((event.unit, event.source))
         for other in event.stopped:
             self.trials[other].state = "stopped"

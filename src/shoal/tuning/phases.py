@@ -49,7 +49,7 @@ class _Line(NamedTuple):
 
 
 class Tally:
-    """A run's progress at each line of its metrics. Lines come in order; after a resumption call `cut` first."""
+    """A run's progress at each line of its metrics. Lines come in order."""
 
     def __init__(self) -> None:
         self._lines: list[_Line] = []
@@ -60,12 +60,9 @@ class Tally:
                 continue
             count = float(row.get("episode/count", 0.0))
             before = self._lines[-1].episodes if self._lines else 0.0
-            seconds, returns = float(row.get("speed/seconds", 0.0)), count * float(row.get("episode/return", 0.0))
+            mean = row.get("episode/return", 0.0)  # JSON has null for a number that is not finite
+            seconds, returns = float(row.get("speed/seconds", 0.0)), count * (math.nan if mean is None else float(mean))
             self._lines.append(_Line(int(row["step"]), seconds, before + count, count, returns))
-
-    def cut(self, step: int) -> None:
-        """Drop lines after the checkpoint of `step`: that part is trained again."""
-        self._lines = [line for line in self._lines if line.step <= step]
 
     def done(self, unit: Unit) -> float:
         """Total episodes, steps or seconds."""
@@ -81,7 +78,10 @@ class Tally:
         return None if at == len(self._lines) else at + 1
 
     def score(self, lines: int | None = None) -> float:
-        """Mean return of the last 100 episodes in the first `lines` lines (all lines by default); NaN without an episode."""
+        """Mean return of the last 100 episodes in the first `lines` lines (all lines by default).
+
+        NaN without an episode, or if one of them has no finite return.
+        """
         episodes = returns = 0.0
         for line in reversed(self._lines[:lines]):
             episodes, returns = episodes + line.ended, returns + line.returns

@@ -25,6 +25,7 @@ class Confirmed(NamedTuple):
     mean: float
     ci: tuple[float, float] | None  # of the mean, 95 %
     left_out: bool  # dropped from the race before its last seed
+    failed: int = 0  # number of fresh seeds on which it failed; they are not in `scores`
 
     @property
     def optimism(self) -> float:
@@ -69,7 +70,10 @@ def left_out(plan: Plan, course: Course) -> set[int]:
 
 
 def confirmed(plan: Plan, course: Course) -> list[Confirmed]:
-    """Candidates with a score on a fresh seed, best first; dropped ones come last."""
+    """Candidates with a score on a fresh seed, best first.
+
+    After them come candidates that failed on a seed, because their mean lacks the worst seeds; dropped ones come last.
+    """
     out, found = left_out(plan, course), []
     for trial in candidates(plan, course):
         tests = course.tests.get(trial.number, {})
@@ -77,5 +81,6 @@ def confirmed(plan: Plan, course: Course) -> list[Confirmed]:
         if scores:
             mean = math.fsum(scores) / len(scores)
             late = trial.number in out and len(scores) < len(plan.test_seeds)
-            found.append(Confirmed(trial.number, trial.value, scores, mean, interval(scores), late))
-    return sorted(found, key=lambda one: (one.left_out, -one.mean))
+            failed = sum(math.isnan(value) for value in tests.values())
+            found.append(Confirmed(trial.number, trial.value, scores, mean, interval(scores), late, failed))
+    return sorted(found, key=lambda one: (one.left_out, one.failed > 0, -one.mean))

@@ -30,8 +30,11 @@ def replay(plan: Plan, course: Course) -> Replay:
             if task != known:
                 wrong.append(f"entry {place}: the ledger has {_task(known)}, the rule says {_task(task)}")
             if event.trial not in settings:
+                given = course.given(event.trial)
                 drawn = (
-                    sample(plan.space, seed=config.seed, trial=event.trial)
+                    given
+                    if given is not None
+                    else sample(plan.space, seed=config.seed, trial=event.trial)
                     if config.sampler == "random"
                     else grid(plan.space)[event.trial]
                     if config.sampler == "grid"

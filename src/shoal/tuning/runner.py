@@ -11,16 +11,18 @@ import dataclasses
 import math
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Literal
+
+from optuna.samplers import BaseSampler
 
 from shoal.tuning.book import Book
 from shoal.tuning.config import Plan
 from shoal.tuning.events import Event, Lost, Reported, Started, Tasked, Tested, Trial
 from shoal.tuning.race import still_to_test
 from shoal.tuning.replay import rebuilt
-from shoal.tuning.samplers import make_sampler
+from shoal.tuning.samplers import SAMPLERS, Drawn, make_sampler
 from shoal.tuning.spaces import explore
 from shoal.tuning.trainings import SeedRun, Trainings, copy_run
 
@@ -58,6 +60,7 @@ class Runner:
         self.slots = [Slot(number) for number in range(plan.config.workers)]
         self.scheduler = rebuilt(plan, book.course)
         self._waiting = deque(trial.number for trial in book.course.open_tasks)
+        self._own_sampler: BaseSampler | None = None  # from an import path; it may have state
         self._race: tuple[int, list[tuple[int, int]]] | None = None  # seeds tested, and those that are still to test
 
     def run(self, stopped: Callable[[], bool]) -> bool:
@@ -74,16 +77,19 @@ class Runner:
                     if slot.busy:
                         self._look(slot)
             else:
-                self._leave()
+                self.leave()
                 return False
         return True
 
     def kill(self) -> None:
         """End all runs now."""
         for slot in self.slots:
-            for run in slot.runs:
-                if run.training is not None:
-                    run.training.kill()
+            self._kill(slot)
+
+    def _kill(self, slot: Slot) -> None:
+        for run in slot.runs:
+            if run.training is not None:
+                run.training.kill()
 
     def _enter(self, event: Event) -> None:
         self.book.enter(event)
@@ -113,34 +119,52 @@ class Runner:
             if task.trial in trials:
                 settings, number_ = trials[task.trial].settings, trials[task.trial].optuna
             else:
-                config = self.plan.config
-                sampler = make_sampler(config.sampler, self.plan.space, seed=config.seed, trial=task.trial)
-                settings, number_ = self.book.ask(sampler)
+                settings, number_ = self.book.ask(self._sampler(task.trial))
             self._enter(Tasked(time.time(), *task, settings, number_))
             if task.trial not in held:
                 return trials[task.trial]
             self._waiting.append(task.trial)  # its processes are still ending
         return None
 
+    def _sampler(self, trial: int) -> BaseSampler:
+        """The sampler for the configuration of a new trial."""
+        given = self.book.course.given(trial)
+        if given is not None:
+            return Drawn(lambda number: given, trial)
+        config = self.plan.config
+        if self._own_sampler is not None:
+            return self._own_sampler
+        earlier = self.book.earlier if config.sampler == "cmaes" else ()
+        made = make_sampler(config.sampler, self.plan.space, seed=config.seed, trial=trial, earlier=earlier)
+        if config.sampler not in SAMPLERS:
+            self._own_sampler = made
+        return made
+
     def _start(self, slot: Slot, trial: Trial) -> None:
         assert trial.task is not None
         self._place(slot, trial.number, trial.task.end, None)
-        home = self._home(trial)
+        self._copy(trial)  # still to do if the driver died right after the decision
+        home = self._home(trial.number, trial.copies)
         for seed in self.plan.tune_seeds:
-            folder = home / f"seed-{seed}"
-            if trial.copies and not folder.exists():
-                unit, source = trial.copies[-1]
-                lineage = {"trial": trial.number, "source": source, "unit": unit}
-                before = self._home(self.book.course.trials[source]) / f"seed-{seed}"
-                copy_run(before, folder, self.plan.phase, lineage)
-            self._train(slot, folder, self.plan.settings(trial.settings, seed))
+            self._train(slot, home / f"seed-{seed}", self.plan.settings(trial.settings, seed))
 
-    def _home(self, trial: Trial) -> Path:
-        """The folder of a trial's runs; a new one after each copy."""
-        folder = self.folder / "trials" / f"{trial.number:03d}"
+    def _copy(self, trial: Trial) -> None:
+        """Copy the checkpoints of the trial's source, unless that is done."""
         if not trial.copies:
-            return folder
+            return
         unit, source = trial.copies[-1]
+        lineage = {"trial": trial.number, "source": source, "unit": unit}
+        before, home = self._home(source, trial.origin), self._home(trial.number, trial.copies)
+        for name in (f"seed-{seed}" for seed in self.plan.tune_seeds):
+            if not (home / name).exists():
+                copy_run(before / name, home / name, self.plan.phase, lineage)
+
+    def _home(self, number: int, copies: Sequence[tuple[int, int]]) -> Path:
+        """The folder of a trial's runs; a new one after each copy."""
+        folder = self.folder / "trials" / f"{number:03d}"
+        if not copies:
+            return folder
+        unit, source = copies[-1]
         return folder / f"phase-{unit}-from-{source:03d}"
 
     def _confirm(self, slot: Slot) -> bool:
@@ -178,14 +202,14 @@ class Runner:
         if slot.then:
             if all(run.code is not None for run in slot.runs):
                 self._ended(slot)
+            elif time.monotonic() - slot.heard > self.plan.config.lease:  # it was asked to end, and hangs
+                self._kill(slot)
             return
         lost = next((why for run in slot.runs if (why := run.why_lost())), "")
         if not lost and time.monotonic() - slot.heard > self.plan.config.lease:
             lost = f"no metrics for {self.plan.config.lease:g} s"
         if lost:
-            for run in slot.runs:
-                if run.training is not None:
-                    run.training.kill()
+            self._kill(slot)
             slot.then, slot.why = "lost", lost
             return
         failed = next((run for run in slot.runs if run.code in (1, 2)), None)
@@ -200,13 +224,18 @@ class Runner:
 
     def _end(self, slot: Slot, then: Literal["free", "report"], why: str = "", *, pause: bool = True) -> None:
         """Ask for checkpoints; `then` happens once the processes have ended."""
-        slot.then, slot.why = then, why
+        slot.then, slot.why, slot.heard = then, why, time.monotonic()
         for run in slot.runs:
             if run.training is not None and run.code is None:
                 run.training.pause() if pause else run.training.stop()
 
     def _ended(self, slot: Slot) -> None:
         then, slot.then = slot.then, ""
+        broken = next((run for run in slot.runs if run.code), None)
+        if then == "report" and broken is not None and not slot.why:  # its last checkpoint is missing
+            assert broken.training is not None
+            slot.why = broken.training.reason
+            then = "report" if broken.code in (1, 2) else "lost"
         if then == "report":
             self._test(slot) if slot.seed is not None else self._report(slot)
         elif then == "lost":
@@ -242,7 +271,7 @@ class Runner:
         """Report the phase's score to the scheduler, and follow its decision."""
         trial, scores = self.book.course.trials[slot.trial], self._scores(slot)
         value = math.fsum(scores) / len(scores)
-        why = slot.why or ("no episode ended" if math.isnan(value) else "")
+        why = slot.why or ("no episode ended with a finite return" if math.isnan(value) else "")
         decision = self.scheduler.report(slot.trial, slot.end, value)
         settings = None
         if decision.source is not None:
@@ -265,6 +294,8 @@ class Runner:
                 why,
             )
         )
+        if decision.source is not None:
+            self._copy(trial)  # now, because the source will continue, or copy another trial itself
         if decision.verdict != "continue":
             self._end(slot, "free", pause=decision.verdict == "pause")
         elif self.scheduler.copies:  # its processes have ended, perhaps to write a checkpoint
@@ -277,7 +308,7 @@ class Runner:
 
     # Leaving
 
-    def _leave(self) -> None:
+    def leave(self) -> None:
         """End every run with a checkpoint; kill those that take too long. Their tasks stay open in the ledger."""
         for slot in self.slots:
             if slot.busy and not slot.then:

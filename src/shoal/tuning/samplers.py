@@ -7,18 +7,20 @@ scheduler and in any order, so that schedulers can be compared on equal trials.
 from __future__ import annotations
 
 import importlib
+import inspect
 import itertools
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from optuna.distributions import BaseDistribution
 from optuna.exceptions import ExperimentalWarning
 from optuna.samplers import BaseSampler, CmaEsSampler, RandomSampler, TPESampler
 from optuna.study import Study
-from optuna.trial import FrozenTrial
+from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from shoal.core.errors import BadInput, nearest
+from shoal.envs.registry import import_object
 from shoal.tuning.spaces import Choice, Domain, Real, Value, sample
 
 SAMPLERS = ("random", "tpe", "cmaes", "grid")
@@ -43,8 +45,14 @@ class Drawn(BaseSampler):
         return self._settings[name]
 
 
-def make_sampler(name: str, space: Mapping[str, Domain], *, seed: int, trial: int) -> BaseSampler:
-    """The sampler for configuration `trial`. It has no state of its own, so a resumed study continues as if never stopped."""
+def make_sampler(
+    name: str, space: Mapping[str, Domain], *, seed: int, trial: int, earlier: Sequence[FrozenTrial] = ()
+) -> BaseSampler:
+    """The sampler for configuration `trial`. It has no state of its own, so a resumed study continues as if never stopped.
+
+    A sampler from an import path may have state: create it once, and keep it for later trials. `earlier` are the trials of a
+    warm start, for `cmaes`; other samplers find them in the study.
+    """
     own = seed * 1_000_003 + trial  # a stream per trial; otherwise a resumed study would repeat its first draws
     if name == "random":
         return Drawn(lambda number: sample(space, seed=seed, trial=number), trial)
@@ -56,9 +64,27 @@ def make_sampler(name: str, space: Mapping[str, Domain], *, seed: int, trial: in
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ExperimentalWarning)
             return CmaEsSampler(
-                seed=own % 2**32, independent_sampler=RandomSampler(own % 2**32), warn_independent_sampling=False
+                seed=own % 2**32,
+                independent_sampler=RandomSampler(own % 2**32),
+                warn_independent_sampling=False,
+                source_trials=_sources(earlier, space),
             )
-    return _imported(name)
+    return _imported(name, own % 2**32, again=trial > 0)
+
+
+def _sources(earlier: Sequence[FrozenTrial], space: Mapping[str, Domain]) -> list[FrozenTrial] | None:
+    """Complete trials in the form that CMA-ES takes: only ranges, and at least ten, because it starts from the best tenth."""
+    ranges = [name for name, domain in space.items() if not isinstance(domain, Choice) and domain.low < domain.high]
+    found = [
+        create_trial(
+            value=trial.value,
+            params={name: trial.params[name] for name in ranges},
+            distributions={name: trial.distributions[name] for name in ranges},
+        )
+        for trial in earlier
+        if trial.state == TrialState.COMPLETE
+    ]
+    return found * -(-10 // len(found)) if found else None
 
 
 def check_sampler(name: str, space: Mapping[str, Domain], trials: int) -> None:
@@ -78,7 +104,7 @@ def check_sampler(name: str, space: Mapping[str, Domain], trials: int) -> None:
         if ":" not in name:
             words = f"There are: {', '.join(SAMPLERS)}, or an import path pkg.module:Sampler."
             raise BadInput(f"unknown sampler {name!r}.{nearest(name, SAMPLERS)} {words}")
-        _imported(name)
+        _imported(name, 0)
 
 
 def grid(space: Mapping[str, Domain]) -> list[dict[str, Value]]:
@@ -96,13 +122,19 @@ def grid(space: Mapping[str, Domain]) -> list[dict[str, Value]]:
     return [dict(zip(space, values, strict=True)) for values in itertools.product(*axes)]
 
 
-def _imported(path: str) -> BaseSampler:
-    module, _, name = path.partition(":")
+def _imported(path: str, seed: int, *, again: bool = False) -> BaseSampler:
+    """A sampler, or what a class or function returns; `seed` is passed if its signature takes it.
+
+    Otherwise Optuna reseeds the sampler of a resumed study, so that it does not draw its first configurations `again`.
+    """
     try:
-        found = getattr(importlib.import_module(module), name)
-        made = found() if callable(found) and not isinstance(found, BaseSampler) else found
+        found = import_object(path)
+        takes_seed = not isinstance(found, BaseSampler) and "seed" in inspect.signature(found).parameters
+        made = found if isinstance(found, BaseSampler) else found(seed=seed) if takes_seed else found()
     except (ImportError, AttributeError, TypeError, ValueError) as error:
         raise BadInput(f"cannot make the sampler {path!r}: {error}") from None
     if not isinstance(made, BaseSampler):
         raise BadInput(f"{path!r} is not an Optuna sampler: expected an optuna.samplers.BaseSampler")
+    if again and not takes_seed:
+        made.reseed_rng()
     return made

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable
 from typing import NamedTuple
 
 from shoal.core.errors import BadInput, nearest
+from shoal.envs.registry import import_object
 from shoal.tuning.halving import ASHA, SuccessiveHalving, equal_rungs, geometric_rungs
 from shoal.tuning.hyperband import HyperBand
 from shoal.tuning.hypertrick import HyperTrick
@@ -47,9 +47,8 @@ def make_scheduler(name: str, budget: Budget) -> Scheduler:
 
 
 def _imported(path: str, budget: Budget) -> Scheduler:
-    module, _, name = path.partition(":")
     try:
-        made: Scheduler = getattr(importlib.import_module(module), name)(budget)
+        made: Scheduler = import_object(path)(budget)
         missing = [name for name in ("trials", "units", "copies", "next", "report") if not hasattr(made, name)]
     except (ImportError, AttributeError, TypeError, ValueError) as error:
         raise BadInput(f"cannot make the scheduler {path!r}: {error}") from None

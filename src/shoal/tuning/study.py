@@ -28,7 +28,7 @@ from shoal.process.signals import StopRequest
 from shoal.run.files import pretty, write_atomically
 from shoal.run.folder import RunFolder, describe_machine, read_json
 from shoal.studies.handle import flags_of
-from shoal.tuning.book import Book, open_storage
+from shoal.tuning.book import Book, StorageLost, opened_storage, storage_failures, without_password
 from shoal.tuning.config import Plan, StudyConfig, make_config, prepare
 from shoal.tuning.events import Closed, Course, Event, Opened, Trial
 from shoal.tuning.population import Population
@@ -38,6 +38,7 @@ from shoal.tuning.runner import Runner
 from shoal.tuning.spaces import Choice, Domain, Real, Whole, written
 from shoal.tuning.timeline import Piece, alpha_of, pieces_of, seconds_of, to_best_of
 from shoal.tuning.trainings import Runs, Trainings
+from shoal.tuning.warm import warm_of
 
 NOTE = b"stopping: checkpointing the running trials (again to exit now)\n"
 OWN = tuple(f.name for f in fields(StudyConfig) if f.name not in ("env", "space", "settings"))
@@ -63,8 +64,8 @@ class Study:
     def open(cls, path: str | Path) -> Study:
         """Open the study in this folder, running or not. `BadInput` if there is none."""
         folder, plan, name = _known(path)
-        book = Book.read(open_storage(folder, plan.config.storage), name, plan.space)
-        return cls(folder, plan, book.course)
+        with opened_storage(folder, plan.config.storage) as storage:
+            return cls(folder, plan, Book.read(storage, name, plan.space).course)
 
     @property
     def done(self) -> bool:
@@ -223,15 +224,23 @@ def run_study(
         found, known, name = _known(folder)
         _check_same(found, known.config, config)
         return _go_on(found, plan, name, trainings, tell, begun)
+    warm = None
+    if config.warm_start:
+        earlier = Study.open(config.warm_start)
+        warm = warm_of(plan, earlier.plan, earlier.course)
     if config.storage is not None:
-        open_storage(Path(), config.storage)  # before a folder is made
+        with opened_storage(Path(), config.storage):
+            pass  # check that it can be reached before a folder is created
     made = RunFolder.create(folder, config.env, "tune", config.scheduler.replace(":", "."))
     name = "study" if config.storage is None else made.path.name
     try:
-        Book.new(open_storage(made.path, config.storage), name, plan.space)
+        with storage_failures(), opened_storage(made.path, config.storage) as storage:
+            book = Book.new(storage, name, plan.space)
+            if warm is not None:
+                book.warm_up(*warm)
         document = {"name": name, "config": configs.as_dict(config), "machine": describe_machine()}
         write_atomically(made.path / "study.json", pretty(document))
-    except BadInput:
+    except (BadInput, StorageLost):
         made.discard()
         raise
     return _go_on(made.path, plan, name, trainings, tell, begun)
@@ -257,21 +266,30 @@ def _go_on(
     tell: Callable[[Event, Study], None],
     begun: Callable[[Study], None],
 ) -> Study:
-    with RunLock(folder), StopRequest(NOTE) as stop:
-        book = Book.known(open_storage(folder, plan.config.storage), name, plan.space)
+    config = plan.config
+    with RunLock(folder), StopRequest(NOTE) as stop, opened_storage(folder, config.storage) as storage:
+        with storage_failures():
+            book = Book.known(storage, name, plan.space)
         study = Study(folder, plan, book.course)
         if study.done:
             return study
         begun(study)
         runner = Runner(plan, book, folder, trainings or _trainings(plan), lambda event: tell(event, study))
         stop.on_abort(runner.kill)
-        book.enter(Opened(time.time(), os.getpid(), socket.gethostname()))
         try:
-            done = runner.run(lambda: stop.requested)
+            with storage_failures():
+                book.enter(Opened(time.time(), os.getpid(), socket.gethostname()))
+                done = runner.run(lambda: stop.requested)
+                book.enter(Closed(time.time(), "done" if done else "stopped"))
+        except StorageLost as error:
+            runner.leave()
+            again = shlex.join(["shoal", "tune", "--resume", str(folder)])
+            raise RunFailed(
+                f"the storage failed: {error}; the trials are checkpointed, continue with: {again}"
+            ) from None
         except BaseException:
             runner.kill()
             raise
-        book.enter(Closed(time.time(), "done" if done else "stopped"))
         write_atomically(folder / "summary.json", pretty(study.summary()))
     return study
 
@@ -304,7 +322,9 @@ def _check_same(folder: Path, known: StudyConfig, config: StudyConfig) -> None:
 
 
 def _shown(value: Any) -> str:
-    return ", ".join(f"{k}={v}" for k, v in value.items()) or "none" if isinstance(value, dict) else repr(value)
+    if isinstance(value, dict):
+        return ", ".join(f"{k}={v}" for k, v in value.items()) or "none"
+    return repr(without_password(value) if isinstance(value, str) else value)
 
 
 def _plain(value: Any) -> Any:

@@ -57,13 +57,13 @@ def pieces_of(course: Course) -> list[Piece]:
                 event.verdict if isinstance(event, Reported) else "tested" if isinstance(event, Tested) else "lost"
             )
             pieces.append(Piece(event.slot, event.trial, begin, end, start, at, resumed, value, verdict))
-            if isinstance(event, Reported):
-                units[event.trial] = event.unit
-                if event.verdict == "continue":
-                    running[event.slot] = (at, event.unit, False)
-                for other in event.stopped:
-                    last = max(i for i, piece in enumerate(pieces) if piece.trial == other)
-                    pieces[last] = pieces[last]._replace(verdict="stop")
+        if isinstance(event, Reported):  # also of a trial that was lost too often, whose worker has no lease
+            units[event.trial] = event.unit
+            if event.verdict == "continue":
+                running[event.slot] = (at, event.unit, False)
+            for other in event.stopped:
+                last = max(i for i, piece in enumerate(pieces) if piece.trial == other)
+                pieces[last] = pieces[last]._replace(verdict="stop")
     return pieces
 
 

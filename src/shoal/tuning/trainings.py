@@ -10,9 +10,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol, cast
 
+import msgspec
+
 from shoal.core.errors import BadInput
 from shoal.process.lock import holder_of, wait_for
 from shoal.run.checkpoints import Checkpoints
+from shoal.run.files import write_atomically
 from shoal.run.folder import RunFolder, read_json
 from shoal.run.sinks import read_metrics
 from shoal.studies.handle import RunHandle, wait_for_any
@@ -88,8 +91,8 @@ class SeedRun:
         steps = Checkpoints(folder / "checkpoints").steps()
         self._go_on = bool(steps)
         if steps:
+            _cut_metrics(folder / "metrics.jsonl", steps[0])
             self.tally.add(read_metrics(folder / "metrics.jsonl") if (folder / "metrics.jsonl").exists() else [])
-            self.tally.cut(steps[0])
         elif folder.exists():  # killed before its first checkpoint: nothing to resume
             shutil.rmtree(folder)
 
@@ -131,11 +134,29 @@ class SeedRun:
         return "" if ended in ("budget", "solved") else f"the run was {ended} by something else"
 
 
+def _cut_metrics(path: Path, step: int) -> None:
+    """Drop the lines after the checkpoint of `step`: they will be written again, and would count twice."""
+    rows = read_metrics(path) if path.exists() else []
+    kept = [row for row in rows if row["step"] <= step]
+    if len(kept) < len(rows):
+        write_atomically(path, b"".join(msgspec.json.encode(row) + b"\n" for row in kept))
+
+
 def copy_run(source: Path, folder: Path, phase: Phase, lineage: Mapping[str, Any]) -> None:
     """Create a run folder that continues from the last checkpoint of another run: PBT's exploit.
 
-    `lineage.json` names the source and its progress at that checkpoint.
+    `lineage.json` names the source and its progress at that checkpoint. The source may be training: if it
+    replaces that checkpoint meanwhile, the new one is copied.
     """
+    for attempts_left in (2, 1, 0):
+        try:
+            return _copy_run(source, folder, phase, lineage)
+        except FileNotFoundError:
+            if not attempts_left:
+                raise
+
+
+def _copy_run(source: Path, folder: Path, phase: Phase, lineage: Mapping[str, Any]) -> None:
     beside = folder.with_name(f".{folder.name}.part")
     shutil.rmtree(beside, ignore_errors=True)
     loaded = Checkpoints(source / "checkpoints").load("last")

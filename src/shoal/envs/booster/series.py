@@ -34,12 +34,12 @@ class Series:
 
     @cached_property
     def mean(self) -> np.ndarray:
-        return self.rows.mean(0, dtype=np.float64).astype(np.float32)  # single precision loses a long series' mean
+        return np.asarray(self.rows.mean(0, dtype=np.float64), np.float32)  # single precision loses a long series' mean
 
     @cached_property
     def scale(self) -> np.ndarray:
         """Standard deviation of each channel."""
-        return self.rows.std(0, dtype=np.float64).astype(np.float32)
+        return np.asarray(self.rows.std(0, dtype=np.float64), np.float32)
 
     def changes(self, quantiles: np.ndarray) -> np.ndarray:
         """Quantiles of the change of VIMIN from tick to tick."""

@@ -1,0 +1,156 @@
+"""The zoo: every listed environment and algorithm, trained with the settings that Shoal uses by default, beside published scores.
+
+An agent is trained once for each seed, and each run is evaluated greedily in Gymnasium's own environment, on episodes whose
+seeds no training has used. A seed is one observation, the mean of its episodes; the score is the interquartile mean over the
+seeds. At full size each agent that is done updates its row of `docs/zoo.md` (`zoo_page`), so an interrupted run loses nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from shoal.core.config import Positive, build
+from shoal.core.errors import BadInput, RunFailed, nearest
+from shoal.process.commands import Finished, run_command
+from shoal.run.folder import describe_machine, read_json
+from shoal.studies.grid import word
+from shoal.studies.reproduce import experiments_folder, read_reference
+from shoal.studies.statistics import interval, iqm
+from shoal.studies.zoo_page import Measured, publish, reached
+
+Tell = Callable[[int, int, str], None]
+FRESH = 100_000  # added to a run's seed for its evaluation
+
+
+@dataclass(frozen=True, kw_only=True)
+class ZooConfig:
+    agents: dict[str, list[str]]
+    """{environment: algorithms}"""
+    episodes: Positive
+    """of the evaluation of each run"""
+    seeds: Positive = 5
+    """runs of each agent"""
+    settings: dict[str, Any] = field(default_factory=dict)
+    """settings of `shoal train` other than the default ones"""
+    only_envs: tuple[str, ...] = ()
+    """environments to train on; all of them if there are none"""
+    only_algos: tuple[str, ...] = ()
+    """algorithms to train; all of them if there are none"""
+    publish: bool = False
+    """whether measured rows go into docs/zoo.md"""
+
+
+def zoo(size: Mapping[str, Any], folder: Path, tell: Tell) -> dict[str, Any]:
+    """Rows with score, steps and seconds of every chosen agent; notes name agents that failed."""
+    told = build(ZooConfig, size)
+    chosen = chosen_agents(told)
+    root = experiments_folder() / "zoo"
+    reference = read_reference(root / "reference.csv") if (root / "reference.csv").exists() else {}
+    rows, notes, total = [], [], len(chosen) * told.seeds
+    for at, (env, algo) in enumerate(chosen):
+        name = f"{env} {algo}"
+        try:
+            runs = []
+            for seed in range(told.seeds):
+                tell(at * told.seeds + seed, total, f"{name}, seed {seed}")
+                runs.append(_measure(env, algo, seed, told, folder / f"{env.replace('/', '-')}-{algo}-{seed}"))
+        except (BadInput, RunFailed) as error:
+            notes.append(f"{name} has no score: {error}")  # a mean of those that did not fail would flatter it
+            continue
+        measured = summarise(env, algo, runs, told.episodes)
+        published = reference.get(name, {}).get("score")
+        rows.append({"keys": {"agent": name}, "values": _values(measured, runs, published)})
+        if told.publish:
+            publish(root, measured, told.agents)
+    if not rows:
+        raise RunFailed(notes[0])
+    return {"rows": rows, "figures": [], "notes": notes}
+
+
+def chosen_agents(config: ZooConfig) -> list[tuple[str, str]]:
+    """(environment, algorithm) in the order of the list. `BadInput` for a name that is not in it."""
+    algos = list(dict.fromkeys(algo for listed in config.agents.values() for algo in listed))
+    for what, names, known in (
+        ("environment", config.only_envs, list(config.agents)),
+        ("algorithm", config.only_algos, algos),
+    ):
+        for name in names:
+            if name not in known:
+                raise BadInput(f"the zoo has no {what} {name!r}.{nearest(name, known)} There are: {', '.join(known)}.")
+    found = [
+        (env, algo)
+        for env, listed in config.agents.items()
+        for algo in listed
+        if (not config.only_envs or env in config.only_envs) and (not config.only_algos or algo in config.only_algos)
+    ]
+    if not found:
+        raise BadInput(f"the zoo has no {', '.join(config.only_algos)} on {', '.join(config.only_envs)}")
+    return found
+
+
+def _measure(env: str, algo: str, seed: int, config: ZooConfig, out: Path) -> dict[str, float]:
+    """One run: trained in a process of its own, then evaluated in another."""
+    own = {**config.settings, "seed": seed, "eval_episodes": 0, "sinks": "jsonl"}
+    flags = [part for name, value in own.items() for part in (f"--{name.replace('_', '-')}", word(value))]
+    _done(run_command(["train", env, "--algo", algo, "--out", str(out), "--quiet", "--no-report", *flags]))
+    summary = read_json(out / "summary.json")
+    if summary.get("ended") == "stopped":
+        raise KeyboardInterrupt  # so the rest is stopped too
+    words = ["eval", str(out), "--episodes", str(config.episodes), "--seed", str(FRESH + seed), "--json", "--quiet"]
+    played = json.loads(_done(run_command(words)).out.strip().splitlines()[-1])
+    if played["eval_faults"]:
+        raise RunFailed(f"{played['eval_faults']} episodes of the evaluation broke (seed {seed})")
+    return {
+        "score": float(played["eval_mean"]),
+        "steps": float(summary["env_steps"]),
+        "seconds": float(summary["seconds"]),
+    }
+
+
+def _done(finished: Finished) -> Finished:
+    if finished.code:
+        raise (BadInput if finished.code == BadInput.exit_code else RunFailed)(finished.reason)
+    return finished
+
+
+def summarise(env: str, algo: str, runs: Sequence[Mapping[str, float]], episodes: int) -> Measured:
+    """The interquartile mean over the seeds with its interval; steps and seconds are those of the median run."""
+    scores = [run["score"] for run in runs]
+    machine = describe_machine()
+    return Measured(
+        env=env,
+        algo=algo,
+        score=iqm(scores),
+        ci=interval(scores, _iqm_along),
+        steps=float(np.median([run["steps"] for run in runs])),
+        seconds=float(np.median([run["seconds"] for run in runs])),
+        seeds=len(runs),
+        episodes=episodes,
+        date=time.strftime("%Y-%m-%d", time.gmtime()),
+        machine=f"{machine['cores']} cores, {machine['cpu']}",
+    )
+
+
+def _iqm_along(values: np.ndarray, axis: int) -> Any:
+    from scipy.stats import trim_mean
+
+    return trim_mean(values, 0.25, axis=axis)
+
+
+def _values(measured: Measured, runs: Sequence[Mapping[str, float]], published: float | None) -> dict[str, Any]:
+    return {
+        "score": {"mean": measured.score, "ci": None if measured.ci is None else list(measured.ci)},
+        "steps": [run["steps"] for run in runs],
+        "seconds": [run["seconds"] for run in runs],
+        "reached": [reached(measured, published)],
+    }
+
+
+RUNNERS: dict[str, Callable[[Mapping[str, Any], Path, Tell], dict[str, Any]]] = {"zoo": zoo}
