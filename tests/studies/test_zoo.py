@@ -36,7 +36,7 @@ class Commands:
                 return Finished(1, "", "shoal: it diverged\n")
             out = Path(words[words.index("--out") + 1])
             out.mkdir(parents=True)
-            (out / "summary.json").write_text(json.dumps({"ended": "budget", "env_steps": 5000, "seconds": 2.5}))
+            (out / "summary.json").write_text(json.dumps({"ended": "budget", "env_steps": 5000, "wall_s": 2.5}))
             return Finished(0, "", "")
         seed = int(words[words.index("--seed") + 1])
         return Finished(0, json.dumps({"eval_mean": self.score + seed - FRESH, "eval_faults": 0}) + "\n", "")

@@ -110,7 +110,7 @@ def _measure(env: str, algo: str, seed: int, config: ZooConfig, out: Path) -> di
     return {
         "score": float(played["eval_mean"]),
         "steps": float(summary["env_steps"]),
-        "seconds": float(summary["seconds"]),
+        "seconds": float(summary["wall_s"]),
     }
 
 
