@@ -372,7 +372,7 @@ def test_continuous_control_against_loops_and_differences(name: str, cell: str) 
 
     np.testing.assert_allclose(feedback.metrics["value"], critic_loss(params["critic"]), rtol=1e-6)
     np.testing.assert_allclose(feedback.metrics["policy"], policy_loss(params["policy"]), rtol=1e-6)
-    sizes = [np.abs([e.mean() for e in steps]) for steps in errors(params["critic"])]
+    sizes = [np.array([np.abs(e).mean() for e in steps]) for steps in errors(params["critic"])]
     np.testing.assert_allclose(feedback.td, [0.9 * s.max() + 0.1 * s.mean() for s in sizes], rtol=1e-6)
     agrees(grads["critic"], critic_loss, params["critic"])
     agrees(grads["policy"], policy_loss, params["policy"])

@@ -193,7 +193,7 @@ F = "own_law_functions:f --config"
 CASES = {
     "sphere --budget 0": ["--budget", "0"],
     "sphere --budget many": ["--budget", "'many'"],
-    "sphere --budget 300 --steps 5": ["--steps", "surrogate", "--budget"],
+    "sphere --budget 300 --steps 5": ["--steps", "auto", "--budget"],
     "sphere --algo ppo --budget 300 --steps 5": ["--budget and --steps"],
     "sphere --algo surrogate --sampler grid": ["--sampler", "surrogate"],
     "sphere --algo surrogate --algo.learning-rate 1": ["algo.learning", "surrogate"],
