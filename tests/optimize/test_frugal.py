@@ -273,3 +273,13 @@ def test_penalties_count_as_failures() -> None:
     explorer.tell(x, np.where(x[:, 0] > 0.525, 1e9, -x[:, 0]))
     explorer.refresh()
     assert explorer.surrogate.values.max() <= 1.0 and len(explorer.surrogate.failed) == 10
+
+
+def test_a_slow_f_is_noticed_in_a_resumed_run_that_evaluates_nothing_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    frugal(bowl(Counted()), tmp_path / "run")
+    monkeypatch.setattr("shoal.optimize.frugal.PATIENCE", 0.0)  # any f is too slow
+    f = Counted()
+    learnt = frugal(bowl(f), None, resume=tmp_path / "run", score=True)
+    assert learnt.summary["regret"] is None and f.calls == 1, "one evaluation, to learn what one costs"

@@ -21,7 +21,7 @@ GROWTH = 1.5  # the lengths are fitted again each time the rows have grown by th
 EARLY = 200  # rows up to which a fit starts from several lengths
 SHORTLIST = 6  # candidates with the lowest means, and as many apart from each other, for which the spread is computed
 JITTER = (0.002, 0.1)  # standard deviations of random moves away from knobs that were tried
-HUGE = 1000.0  # a value so many times as far above the lowest as the first rows' median is a penalty, and counts as a failure
+HUGE = 1000.0  # times the first rows' median above the lowest value: what lies higher counts as a failure
 SAME = 1e-6  # points closer than this are the same
 
 

@@ -96,8 +96,10 @@ def learn_frugally(
     before = problem.evaluations
     reporting = reporting_conditions(problem) if score else None
     called = problem.kind == "python"  # in one large batch, evaluations cost far less than in the small ones here
-    if reporting is not None and called and spending.seconds_each * _searched(problem, len(reporting)) > PATIENCE:
-        reporting = None
+    if reporting is not None and called:
+        each = spending.seconds_each if spending.fresh else _seconds(problem)
+        if each * _searched(problem, len(reporting)) > PATIENCE:
+            reporting = None
     regrets = [
         None if reporting is None else law.regret_at(reporting, polish=polish)._asdict() for polish in (True, False)
     ]
@@ -249,6 +251,13 @@ def _law(explorer: Explorer, seed: int) -> Law:
     points = Search(problem, explorer.surrogate).minima(conditions)
     step = len(explorer.values)
     return Law(problem, distil(problem, points, seed), META["time_steps"], {**META, "step": step}, explorer.surrogate)
+
+
+def _seconds(problem: Problem) -> float:
+    """Seconds of one evaluation, for a run that had none of its own."""
+    began = time.perf_counter()
+    problem.evaluate(problem.sample(np.random.default_rng(0), 1))
+    return time.perf_counter() - began
 
 
 def _searched(problem: Problem, conditions: int) -> int:

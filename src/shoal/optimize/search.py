@@ -55,7 +55,7 @@ def _unit(sides: int, n: int, rng: np.random.Generator) -> np.ndarray:
 
 
 def usual_candidates(problem: Problem, surrogate: Surrogate) -> np.ndarray:
-    """Knob columns [S, knob_width]: an even spread, and knobs of rows, the latest of which are near the minima."""
+    """Knob columns [S, knob_width]: an even spread, and the knobs of known rows; the latest rows are near the minima."""
     latest = surrogate.rows[-CANDIDATES:, : problem.knob_width]
     return np.concatenate([even_knobs(problem, CANDIDATES, np.random.default_rng(0)), latest])
 

@@ -131,7 +131,7 @@ class Surrogate:
         return self.centre + self.scale * (k @ self.weights), self.scale * np.sqrt(left)
 
     def over(self, knobs: np.ndarray, conditions: np.ndarray, split: int) -> np.ndarray:
-        """The mean for each condition [C, width] and knobs [S, width], of which the first `split` axes count: [C, S].
+        """The mean for each condition [C, width] and knobs [S, width], whose first `split` axes are used: [C, S].
 
         A kernel over all axes is made of sums over each side, so that this takes products of matrices and few exponentials.
         """
