@@ -40,7 +40,7 @@ def dqn_solve(quick: bool) -> Result:
     solved = [row["solved_after_s"] for row in rows]
     good = [row.get("eval_mean") is not None and row["eval_mean"] >= 200 for row in rows]
     targets = [
-        Target("median seconds to 200, set-up included", median(solved, len(rows)), "<= 25"),
+        Target("median seconds to 200, set-up included", median(solved, 0), "<= 25"),
         Target("share of seeds solved", sum(s is not None for s in solved) / len(rows), ">= 1"),
         Target("share of seeds >= 200 in 100 greedy episodes", sum(good) / len(rows), ">= 1"),
     ]

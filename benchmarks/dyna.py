@@ -8,7 +8,7 @@ from typing import Any
 
 from rooms import HERE, Failed, run_json
 from shoal_runs import PYTHON
-from targets import Result, Target, median, ratio
+from targets import NEVER, Result, Target, median, ratio
 
 BUDGETS = (6_000, 12_000, 60_000)  # of real steps; the learning rate falls over them
 GOALS = ("195", "475")  # mean returns: what solved CartPole-v0, and v1
@@ -109,5 +109,5 @@ def _median(runs: list[dict[str, Any]], kind: str, goal: str, entry: int = 0) ->
 def _told(runs: list[dict[str, Any]], kind: str, goal: str) -> str:
     there = sum(bool(run.get(kind, {}).get(goal)) for run in runs)
     steps, episodes = (_median(runs, kind, goal, entry) for entry in (0, 1))
-    said = "" if steps is None or episodes is None else f"{steps:,.0f} steps, {episodes:,.0f} episodes, "
+    said = "" if steps in (None, NEVER) else f"{steps:,.0f} steps, {episodes:,.0f} episodes, "
     return f"{said}{there} of {len(runs)} seeds"

@@ -36,7 +36,7 @@ def cartpole_fused(quick: bool) -> Result:
         targets.append(Target(f"steps/s with {algo}", speed.get("steps_per_s"), f">= {least}"))
         solved = [train(*base, "--until-return", "475", "--seed", str(s)) for s in range(1 if quick else 3)]
         rows += [row | {"case": f"{algo}, to 475, seed {row.get('seed')}"} for row in solved]
-        times = _median([row.get("solved_at_s") for row in solved], 1)
+        times = _median([row.get("solved_at_s") for row in solved], 0)
         targets.append(Target(f"seconds to 475 with {algo}, median", times, "<= 3"))
     return Result(rows, targets)
 

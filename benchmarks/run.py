@@ -73,7 +73,7 @@ def main() -> None:
             "quick": args.quick,
             "machine": where,
             "rows": rows,
-            "targets": [target._asdict() | {"met": target.met} for target in targets],
+            "targets": [target.saved() for target in targets],
         }
         ordered = {known: results[known] for known in MEASUREMENTS if known in results}
         latest.write_text(json.dumps(ordered, indent=1) + "\n")

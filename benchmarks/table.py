@@ -81,6 +81,7 @@ def markdown(results: dict[str, Any]) -> str:
         lines += ["", *_rows(entry["rows"]), "", "| promised | measured | rule | holds |", "| --- | --- | --- | --- |"]
         for target in entry["targets"]:
             holds = {True: "yes", False: "**no**", None: "not measured"}[target["met"]]
-            lines.append(f"| {target['what']} | {_cell(target['value'])} | {target['rule']} | {holds} |")
+            value = "not reached" if target["met"] is False and target["value"] is None else _cell(target["value"])
+            lines.append(f"| {target['what']} | {value} | {target['rule']} | {holds} |")
         lines.append("")
     return "\n".join(lines)

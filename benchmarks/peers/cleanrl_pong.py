@@ -8,14 +8,21 @@ minibatches, clip 0.2).
 
 from __future__ import annotations
 
+import importlib
+import sys
 from collections import deque
+from types import ModuleType
 from typing import Any
 
-import envpool
 import numpy as np
 import torch
 from measure import Measure, arguments
 from torch import nn
+
+# Importing EnvPool registers every family, and one of them wants assets that are not installed here: Atari's alone is enough.
+sys.modules["envpool.entry"] = ModuleType("envpool.entry")
+envpool = importlib.import_module("envpool")
+importlib.import_module("envpool.atari.registration")
 
 ENV = "Pong-v5"
 SETTINGS: dict[str, Any] = {
