@@ -12,8 +12,10 @@ import shoal
 from shoal.core.errors import BadInput
 from shoal.run.checkpoints import Checkpoints
 from shoal.run.folder import read_json
+from shoal.tuning.lanes import Lane
 from shoal.tuning.phases import Phase
-from shoal.tuning.population import Lane, Population, check_space, fused_plan
+from shoal.tuning.population import Population, check_space, fused_plan
+from shoal.tuning.spaces import Choice, Real, Whole
 from shoal.tuning.study import run_study
 
 SHARED: dict[str, Any] = {"algo": "a2c", "algo.unroll": 8, "envs": 4, "net.hidden": (8,)}
@@ -35,7 +37,7 @@ PPO = {**SHARED, "algo": "ppo", "algo.batch_size": 16, "algo.epochs": 2}
 
 @pytest.mark.parametrize("shared", [SHARED, pytest.param(PPO, marks=pytest.mark.slow)], ids=["a2c", "ppo"])
 def test_a_lane_learns_what_the_run_alone_learns(tmp_path: Path, shared: dict[str, Any]) -> None:
-    population = Population("CartPole-v1", shared, Phase(UPDATE, "steps"))
+    population = Population("CartPole-v1", Phase(UPDATE, "steps"))
     settings = [{**shared, "runtime": "fused", "steps": UPDATE, "seed": i, **tried} for i, tried in enumerate(TRIED)]
     lanes = [population.start(tmp_path / f"lane-{i}", own, go_on=False) for i, own in enumerate(settings)]
     population.wait(lanes, 0.0)
@@ -50,12 +52,37 @@ def test_a_lane_learns_what_the_run_alone_learns(tmp_path: Path, shared: dict[st
     assert any((different[0][name] != different[1][name]).any() for name in different[0])
 
 
+def test_trials_are_sorted_by_shape_into_programs(tmp_path: Path) -> None:
+    population = Population("CartPole-v1", Phase(UPDATE, "steps"))
+    shapes: list[dict[str, Any]] = [{}, {"algo.unroll": 4, "steps": UPDATE // 2}, {"algo.learning_rate": 3e-2}]
+    settings = [{**SHARED, "runtime": "fused", "steps": UPDATE, "seed": i, **own} for i, own in enumerate(shapes)]
+    lanes = [population.start(tmp_path / f"lane-{i}", own, go_on=False) for i, own in enumerate(settings)]
+    assert all(isinstance(lane, Lane) for lane in lanes)
+    programs = [lane.program for lane in lanes if isinstance(lane, Lane)]
+    assert programs[0] is programs[2] and programs[0] is not programs[1]
+    population.wait(lanes, 0.0)
+    assert [lane.code for lane in lanes] == [0, 0, 0], "each has one update"
+    shoal.train("CartPole-v1", out=tmp_path / "run", quiet=True, report=False, eval_episodes=0, **settings[1])
+    lane, run = weights(tmp_path / "lane-1"), weights(tmp_path / "run")
+    assert lane.keys() == run.keys()
+    for name, array in run.items():
+        np.testing.assert_allclose(lane[name], array, atol=1e-5, rtol=0)
+
+
+def test_a_configuration_that_is_refused_ends_at_once(tmp_path: Path) -> None:
+    population = Population("CartPole-v1", Phase(UPDATE, "steps"))
+    own = {**SHARED, "runtime": "fused", "steps": UPDATE, "seed": 0, "algo.unroll": 0}
+    refused = population.start(tmp_path / "lane", own, go_on=False)
+    assert refused.code == 2 and "unroll" in refused.reason
+    population.wait([refused], 0.0)
+
+
 @pytest.mark.slow
 def test_a_study_of_lanes_pauses_and_goes_on(tmp_path: Path) -> None:
     values = {
         "env": "CartPole-v1",
-        "space": {"learning_rate": "log(1e-4,1e-1)", "gamma": ".9,.99"},
-        "settings": SHARED,
+        "space": {"learning_rate": "log(1e-4,1e-1)", "unroll": "4,8"},
+        "settings": {name: value for name, value in SHARED.items() if name != "algo.unroll"},
         "population": True,
         "trials": 4,
         "phases": 2,
@@ -68,13 +95,15 @@ def test_a_study_of_lanes_pauses_and_goes_on(tmp_path: Path) -> None:
     assert sorted(trial.unit for trial in study.trials) == [1, 1, 2, 2]
     folder = tmp_path / "study" / "trials" / f"{study.best.number:03d}" / "seed-3"
     assert read_json(folder / "summary.json")["env_steps"] == 8 * UPDATE
+    assert {trial.settings["unroll"] for trial in study.trials} == {4, 8}, "programs of two shapes"
     run = shoal.train(resume=folder, steps=10 * UPDATE, quiet=True, report=False, eval_episodes=0)
-    assert run.summary["env_steps"] == 10 * UPDATE and run.summary["updates"] == 10, "a lane's folder is a run's"
+    assert run.summary["env_steps"] == 10 * UPDATE, "a lane's folder is a run's"
 
 
 def test_what_cannot_be_a_lane_is_refused() -> None:
-    with pytest.raises(BadInput, match="unroll cannot vary within one program; these can: learning_rate"):
-        check_space(["learning_rate", "unroll"])
+    check_space({"learning_rate": Real(1e-4, 1e-2, log=True), "unroll": Whole(2, 8), "net.hidden": Choice(("8", "16"))})
+    with pytest.raises(BadInput, match=r"value_weight=uniform\(0.1,1.*a list of values, or vary learning_rate, gamma"):
+        check_space({"value_weight": Real(0.1, 1.0)})
     with pytest.raises(BadInput, match="--population needs --runtime fused, not 'threads'"):
         fused_plan("CartPole-v1", {"runtime": "threads"})
     with pytest.raises(BadInput, match="no replay"):
@@ -85,8 +114,8 @@ def test_what_cannot_be_a_lane_is_refused() -> None:
 
 @pytest.mark.slow
 def test_a_lane_that_is_not_finite_fails(tmp_path: Path) -> None:
-    population = Population("CartPole-v1", {**SHARED, "max_bad_updates": 2}, Phase(8 * UPDATE, "steps"))
-    own = {**SHARED, "steps": 8 * UPDATE, "seed": 0, "algo.learning_rate": 1e38}
+    population = Population("CartPole-v1", Phase(8 * UPDATE, "steps"))
+    own = {**SHARED, "max_bad_updates": 2, "steps": 8 * UPDATE, "seed": 0, "algo.learning_rate": 1e38}
     lane = population.start(tmp_path / "lane", own, go_on=False)
     assert isinstance(lane, Lane)
     population.wait([lane], 0.0)

@@ -3,7 +3,7 @@
 Schedulers are pure functions of their reports: `hypertrick`, `halving`, `hyperband`, `pbt`, which implement the protocol in
 `scheduler`. `spaces` has the search spaces; `simulate` and `schedules` run schedulers on any number of nodes without training.
 Studies that train: `config` (settings of a study), `study` (its folder and results), `runner` (drives trials, which are
-`trainings`, or lanes of one compiled function in `population`), `events` and `book` (the ledger, in Optuna's storage), `replay`,
+`trainings`, or `lanes` of compiled functions in `population`), `events` and `book` (the ledger, in Optuna's storage), `replay`,
 `race` (winners on fresh seeds), `warm` (starts from the results of an earlier study), `samplers`, `phases`, `timeline` and
 `document` (for the report), `dashboard`. For any Optuna study: `pruner`, `distributions` and `storage` (HyperTrick, spaces and
 the journal file). `experiments` and `versus` reproduce published tables.

@@ -60,7 +60,7 @@ class StudyConfig:
     workers: Positive = 2
     """trials that train at the same time"""
     population: bool = False
-    """train the trials of all workers in one compiled function: needs a JAX-native environment and a space of numbers only"""
+    """train the trials of all workers in one compiled function, one for each shape in the space; for JAX-native environments"""
     seed: NonNegative = 0
     """seed of the sampler, and first seed of the trials' runs"""
     test_seed: NonNegative | None = None
@@ -123,7 +123,6 @@ def prepare(config: StudyConfig) -> Plan:
             "--steps follows from --phases and --phase: leave it out, or count phases in episodes or seconds"
         )
     if config.population:
-        check_space(list(config.space))
         run = fused_plan(config.env, config.settings)
     else:
         run = resolve(config.env, config.settings)
@@ -133,6 +132,8 @@ def prepare(config: StudyConfig) -> Plan:
     space = parse_space([f"{name}={text}" for name, text in config.space.items()], known)
     if not space:
         raise BadInput("nothing to search: give at least one --space, such as learning_rate=log(1e-5,1e-2)")
+    if config.population:
+        check_space(space)
     given = nest(config.settings)
     for name, domain in space.items():
         axis, _, bare = name.rpartition(".")

@@ -296,7 +296,7 @@ def _go_on(
 
 def _trainings(plan: Plan) -> Trainings:
     config = plan.config
-    return Population(config.env, config.settings, plan.phase) if config.population else Runs(config.env)
+    return Population(config.env, plan.phase) if config.population else Runs(config.env)
 
 
 def _known(path: str | Path) -> tuple[Path, Plan, str]:

@@ -1,0 +1,262 @@
+"""Lanes: trials that train side by side in one compiled function.
+
+Lanes of one program share all shapes; only numbers vary, which the compiled function takes as arguments. A lane computes the same
+as a run under `fused` and writes the same run folder, so that `shoal train --resume` continues it. When only a quarter of the
+lanes is left, they are packed into a narrower program. Widths are powers of two, so that few programs are compiled.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections import deque
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import msgspec
+import numpy as np
+
+from shoal.acting.episodes import EpisodeTracker
+from shoal.core import config as configs
+from shoal.core.blueprint import Blueprint, named_leaves
+from shoal.core.keys import ACTING, LEARNING, STARTS, keys_in_a_row
+from shoal.core.program import Episode
+from shoal.experiment import Plan
+from shoal.launch.compose import make_blueprint
+from shoal.learning.soundness import SOUND
+from shoal.run.checkpoints import Checkpoints
+from shoal.run.folder import RunFolder
+from shoal.runtimes.fused import FusedSession, Loop, Seen, one_update
+from shoal.tuning.phases import WINDOW, Phase
+
+VARIES = ("learning_rate", "gamma", "lam", "entropy", "clip")  # fields that are only used in arithmetic
+CALL = 16  # most updates per call
+_MOVING = ("envs", "carry", "first", "starts")
+
+
+class LaneProgram:
+    """One compiled function and its lanes: runs of `plan` that differ in their seed, their budget and the fields in `VARIES`."""
+
+    def __init__(self, plan: Plan, phase: Phase) -> None:
+        self._phase, self._plan = phase, plan
+        self._blueprint = make_blueprint(plan, None, None)
+        names = {f.name for f in dataclasses.fields(self._plan.algo)}
+        self._varies = tuple(name for name in VARIES if name in names)
+        self._fresh: dict[int, Loop] = {}  # by seed: the same for all configurations
+        self._packed: list[Lane] = []
+        self._loops: Any = None  # of `_packed`, stacked, and padded to the width
+        self._held: Any = None  # the same in NumPy, once a lane's is asked for: cut up there, it costs no device calls
+        self._compiled = jax.jit(self._call)
+
+    def start(self, folder: Path, given: Mapping[str, Any], *, go_on: bool) -> Lane:
+        """Start the run with these nested settings, or resume the one in `folder`."""
+        varied = {name: value for name, value in given.get("algo", {}).items() if name in self._varies}
+        own: dict[str, Any] = {name: given[name] for name in ("seed", "steps") if name in given}
+        plan = dataclasses.replace(
+            self._plan,
+            algo=configs.replace(self._plan.algo, varied, "algo."),
+            settings=configs.replace(self._plan.settings, own),
+        )
+        if go_on:
+            loaded = Checkpoints(folder / "checkpoints").load("last")
+            recent = loaded.arrays["recent"].tolist()
+            return Lane(self, folder, plan, make_blueprint(plan, loaded, None), None, loaded.meta, recent)
+        seed = plan.settings.seed
+        blueprint = make_blueprint(plan, None, None)
+        if seed not in self._fresh:
+            self._fresh[seed] = FusedSession(blueprint, lambda: False).loop
+        return Lane(self, folder, plan, blueprint, self._fresh[seed], {}, ())
+
+    def train(self, lanes: list[Lane]) -> None:
+        """Train these lanes for a few updates, up to the next end of a phase in any of them."""
+        self._pack(lanes)
+        updates = min(CALL, *(lane.updates_left(self._phase) for lane in lanes))
+        width = len(self._loops.first)
+        padded = [lanes[min(i, len(lanes) - 1)] for i in range(width)]
+        keys, progress = (np.stack(arrays) for arrays in zip(*(lane.inputs() for lane in padded), strict=True))
+        varied = {
+            name: np.array([getattr(lane.plan.algo, name) for lane in padded], np.float32) for name in self._varies
+        }
+        began = time.monotonic()
+        self._held = None
+        self._loops, seen, sound = self._compiled(self._loops, varied, keys, progress, np.int32(updates))
+        seen, sound = jax.tree.map(np.asarray, (seen, sound))
+        took = (time.monotonic() - began) / updates
+        for i, lane in enumerate(lanes):
+            lane.take(jax.tree.map(lambda x, i=i: x[i, :updates], seen), sound[i, :updates], took)
+            if lane.over:
+                lane.loop = self._loop_of(i)
+                lane.end("budget")
+
+    def _call(
+        self, loops: Any, varied: dict[str, Any], keys: Any, progress: Any, updates: Any
+    ) -> tuple[Any, Seen, Any]:
+        """Train every lane for `updates` updates; the results of each are [lanes, CALL, ...]."""
+        blueprint, (batched, _) = self._blueprint, self._blueprint.pure_env
+        starts = blueprint.starts[0] if blueprint.starts else None
+
+        def lane(loop: Loop, varied: dict[str, Any], keys: Any, progress: Any) -> tuple[Loop, Seen, Any]:
+            base: Any = blueprint.algorithm
+            algorithm = dataclasses.replace(base, config=dataclasses.replace(base.config, **varied))
+
+            def one(loop: Loop, keys: Any, progress: Any) -> tuple[Loop, Seen, Any]:
+                loop, seen, metrics = one_update(algorithm, batched, blueprint.unroll, starts, loop, keys, progress)
+                return loop, seen, metrics[SOUND]
+
+            def body(i: Any, carried: Any) -> Any:
+                loop, told = carried
+                loop, *found = one(loop, keys[i], progress[i])
+                return loop, jax.tree.map(lambda rows, row: rows.at[i].set(row), told, tuple(found))
+
+            _, *shapes = jax.eval_shape(one, loop, keys[0], progress[0])
+            room = jax.tree.map(lambda x: jnp.zeros((CALL, *x.shape), x.dtype), tuple(shapes))
+            loop, (seen, sound) = jax.lax.fori_loop(0, updates, body, (loop, room))
+            return loop, seen, sound
+
+        return jax.vmap(lane)(loops, varied, keys, progress)
+
+    def _pack(self, lanes: list[Lane]) -> None:
+        """Stack the loops of these lanes; lanes that are no longer packed keep their own loop."""
+        if lanes == self._packed:
+            return
+        for i, lane in enumerate(self._packed):
+            if lane.loop is None:
+                lane.loop = self._loop_of(i)
+        width = 0 if self._loops is None else len(self._loops.first)
+        if len(lanes) > width or 4 * len(lanes) <= width:  # every width is compiled separately
+            width = 1 << (len(lanes) - 1).bit_length()
+        loops = [lane.loop for lane in lanes]
+        loops += [loops[-1]] * (width - len(loops))
+        self._loops = jax.tree.map(lambda *leaves: np.stack(leaves), *loops)
+        self._packed, self._held = lanes, None
+        for lane in lanes:
+            lane.loop = None
+
+    def _loop_of(self, index: int) -> Loop:
+        if self._held is None:
+            self._held = jax.tree.map(np.asarray, self._loops)
+        found: Loop = jax.tree.map(lambda x: x[index], self._held)
+        return found
+
+    def loop_of(self, lane: Lane) -> Loop:
+        """The loop of a packed lane."""
+        return self._loop_of(self._packed.index(lane))
+
+
+class Lane:
+    """One training among others in `program`, with an ordinary run folder."""
+
+    def __init__(
+        self,
+        program: LaneProgram,
+        folder: Path,
+        plan: Plan,
+        blueprint: Blueprint,
+        loop: Loop | None,
+        meta: Mapping[str, Any],
+        recent: Sequence[float],
+    ) -> None:
+        self.program, self.plan = program, plan
+        self._blueprint, self.version = blueprint, blueprint.start
+        self.tracker = EpisodeTracker(blueprint.envs)
+        if loop is None:
+            session = FusedSession(blueprint, lambda: False)
+            loop, self.tracker = session.loop, session.tracker
+        self.loop: Loop | None = loop
+        self.code: int | None = None
+        self.reason = ""
+        self._rows: list[dict[str, Any]] = []
+        self._episodes, self._seconds = int(meta.get("episodes", 0)), float(meta.get("seconds", 0.0))
+        self._recent, self._bad = deque(recent, maxlen=WINDOW), 0
+        folder.mkdir(parents=True, exist_ok=True)
+        self._folder = RunFolder(folder)
+        self._folder.write_config(plan.as_dict())
+
+    @property
+    def over(self) -> bool:
+        return self.version >= self._blueprint.updates
+
+    @property
+    def _steps(self) -> int:
+        return self._blueprint.spent + (self.version - self._blueprint.start) * self._blueprint.steps_per_update
+
+    def updates_left(self, phase: Phase) -> int:
+        """Updates left to the end of the phase, if that is known, and of the budget."""
+        left = self._blueprint.updates - self.version
+        if phase.unit != "steps":
+            return left
+        size, each = round(phase.amount), self._blueprint.steps_per_update
+        return max(1, min(left, -(-(size - self._steps % size) // each)))
+
+    def inputs(self) -> tuple[np.ndarray, np.ndarray]:
+        """Keys [CALL, 3, 2] and progress [CALL] of the next updates, the same as under `fused`."""
+        blueprint, keys = self._blueprint, np.zeros((CALL, 3, 2), np.uint32)
+        for i, path in enumerate(((ACTING, 0), (LEARNING,), (STARTS, 0))):
+            keys[:, i] = keys_in_a_row(blueprint.seed, *path, first=self.version, count=CALL)
+        made = self._steps + np.arange(CALL) * blueprint.steps_per_update
+        return keys, (made / max(1, blueprint.budget)).astype(np.float32)
+
+    def take(self, seen: Seen, sound: np.ndarray, took: float) -> None:
+        """Take the results of the last call: one line of metrics per update."""
+        lines = []
+        for at, fine in enumerate(sound):
+            episodes = list(self.tracker.take(seen.reward[at], seen.boundary[at], seen.valid[at], seen.first[at]))
+            self.version += 1
+            self._seconds += took
+            self._episodes += len(episodes)
+            self._recent.extend(episode.ret for episode in episodes)
+            self._bad = 0 if fine else self._bad + 1
+            row = {"step": self._steps, "time": round(time.time(), 3), "speed/env_steps": float(self._steps)}
+            row |= {"speed/updates": float(self.version), "speed/seconds": self._seconds, **_of(episodes)}
+            lines.append(row)
+        with self._folder.metrics_path.open("ab") as file:
+            file.write(b"".join(msgspec.json.encode(row) + b"\n" for row in lines))
+        self._rows += lines
+        if self._bad >= self.plan.settings.max_bad_updates:
+            self.code, self.reason = 1, f"{self._bad} consecutive updates gave values that are not finite"
+
+    def rows(self) -> list[dict[str, Any]]:
+        rows, self._rows = self._rows, []
+        return rows
+
+    def pause(self) -> None:
+        self.end("paused")
+
+    def stop(self) -> None:
+        self.end("stopped")
+
+    def kill(self) -> None:
+        if self.code is None:
+            self.code, self.reason = -9, "killed"
+
+    def end(self, why: str) -> None:
+        """Write a checkpoint from which this lane, or `shoal train --resume`, continues."""
+        if self.code is not None:
+            return
+        loop = self.loop if self.loop is not None else self.program.loop_of(self)
+        parts = {"loop": named_leaves({name: getattr(loop, name) for name in _MOVING})}
+        parts["episodes-0"] = self.tracker.snapshot()
+        arrays = {f"state/{name}": np.asarray(array) for name, array in named_leaves(loop.learner).items()}
+        for part, leaves in parts.items():
+            arrays |= {f"part/{part}/{leaf}": np.asarray(array) for leaf, array in leaves.items()}
+        arrays["recent"] = np.asarray(self._recent, np.float64)
+        config = {name: value for name, value in self.plan.as_dict().items() if name != "spec"}
+        meta: dict[str, Any] = {"version": self.version, "env_steps": self._steps, "seconds": self._seconds}
+        meta |= {"episodes": self._episodes, "lags": {}, "lasting": [], "config": config}
+        meta |= {"spec": msgspec.to_builtins(self.plan.spec)}
+        Checkpoints(self._folder.checkpoints, keep=self.plan.settings.keep).save(self._steps, arrays, meta)
+        summary = {"ended": why, "env_steps": self._steps, "episodes": self._episodes, "run": str(self._folder.path)}
+        self._folder.write_json(self._folder.summary_path, summary)
+        self.code = 0
+
+
+def _of(episodes: Sequence[Episode]) -> dict[str, float]:
+    """Metrics of episodes, without the quantiles of an ordinary run, which would take longer than the update."""
+    if not episodes:
+        return {}
+    count = len(episodes)
+    mean, length = sum(one.ret for one in episodes) / count, sum(one.length for one in episodes) / count
+    return {"episode/return": mean, "episode/length": length, "episode/count": float(count)}
