@@ -85,7 +85,7 @@ def queue(quick: bool) -> Result:
 
 
 def expected_collisions(actors: int, learners: int) -> float:
-    """The share of reads that find what another has read, when each learner picks any of the actors' new windows at random:
+    """The expected share of reads of a window that another learner has read already, if each learner picks windows at random:
     of L reads, A (1 - (1 - 1/A)^L) are of different windows."""
     return 1.0 - actors * (1.0 - (1.0 - 1.0 / actors) ** learners) / learners
 
@@ -125,7 +125,7 @@ def windows(quick: bool) -> Result:
 
 
 def _collisions(run: Path) -> float:
-    """The share of reads, from the run's last metrics; the folder goes."""
+    """The share of reads that collided, from the run's last metrics. Removes the run's folder."""
     last = json.loads((run / "metrics.jsonl").read_text().splitlines()[-1])
     shutil.rmtree(run.parent, ignore_errors=True)
     return float(last["window/collisions"] / max(1.0, last["window/reads"]))

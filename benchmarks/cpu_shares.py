@@ -1,7 +1,7 @@
-"""Where the cores' time goes while PPO trains on LunarLander-v3: the CPU time of every thread, by what it does.
+"""Breakdown of the cores' time while PPO trains on LunarLander-v3: the CPU time of every thread, by its job.
 
-The kernel counts each thread's time on a core, so that other programs disturb this less than they disturb steps a second.
-Prints one JSON object: microseconds of CPU an environment step for physics, acting, learning and the rest.
+The kernel counts each thread's time on a core, so that other programs disturb this less than they disturb steps per second.
+Prints one JSON object: microseconds of CPU per environment step for physics, acting, learning and the rest.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ TASKS = Path("/proc/self/task")
 
 
 def on_core() -> dict[int, tuple[str, float]]:
-    """Seconds on a core of every thread so far, with what it is: by its name, or by who made it."""
+    """{thread: (its job, its seconds on a core so far)}; the job follows from the thread's name."""
     python = {thread.native_id: thread.name for thread in threading.enumerate()}
     found = {}
     for task in TASKS.iterdir():

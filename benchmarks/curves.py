@@ -14,7 +14,7 @@ WINDOW = 100  # episodes
 
 
 def curve(run: Path) -> list[dict[str, float]]:
-    """The mean of the last 100 training episodes, at so many points of a run."""
+    """The mean of the last 100 training episodes, at about `POINTS` points of a run."""
     rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     ended = [row for row in rows if "episode/count" in row]
     found, recent = [], []
@@ -28,7 +28,7 @@ def curve(run: Path) -> list[dict[str, float]]:
 def picture(
     name: str, lines: Mapping[str, list[dict[str, float]]], over: str | Sequence[str], goal: float | None = None
 ) -> str:
-    """`results/NAME.png`, returns over `steps`, `minutes` or one beside the other."""
+    """Draw `results/NAME.png`: returns over `steps`, over `minutes`, or both side by side. Returns the file's name."""
     from matplotlib.figure import Figure
 
     scales = (over,) if isinstance(over, str) else tuple(over)

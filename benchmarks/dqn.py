@@ -7,14 +7,14 @@ from shoal_runs import PYTHON, solved_after, train
 from targets import Result, Target, median, ratio
 
 LUNAR = ("LunarLander-v3", "--algo", "dqn")
-# What both do: stated here, so that a change of the tuned table cannot change what is compared.
+# Settings of both, stated here so that a change of the tuned table cannot change the comparison.
 SAME = ("--algo.batch-size", "128", "--algo.every", "4", "--net.hidden", "64,64")
 
 
 def dqn_speed(quick: bool) -> Result:
-    """LunarLander-v3, DQN, batches of 128, one gradient for four environment steps, two layers of 64: environment steps a second
-    while training. Shoal: 32 environments, 64 gradients a call. SB3: one environment, and eight with eight gradients for four
-    steps of them all; the quicker counts."""
+    """LunarLander-v3, DQN, batches of 128, one gradient per four environment steps, two layers of 64: environment steps per second
+    while training. Shoal: 32 environments, 64 gradients per call. SB3: one environment, or eight with eight gradients after every
+    four steps of each; the quicker one counts."""
     seconds = 10 if quick else 60
     words = (*LUNAR, *SAME, "--steps", str(100_000 if quick else 600_000), "--eval-episodes", "1")
     rows, shoal = [], [train(*words)]
@@ -48,8 +48,8 @@ def dqn_solve(quick: bool) -> Result:
 
 
 def replay_draw(quick: bool) -> Result:
-    """Microseconds to draw 1 or 64 minibatches of 128 rows and to take in their errors: by the sampler that follows the seed and
-    by cpprb's tree."""
+    """Microseconds to draw 1 or 64 minibatches of 128 rows and to store their errors, with the seeded sampler and with cpprb's
+    tree."""
     script = str(rooms.HERE / "replay_speed.py")
     found = rooms.run_json([PYTHON, script, "--times", str(10 if quick else 200)], timeout=300)["rows"]
     rows, cost = [], {}

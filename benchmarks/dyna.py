@@ -1,4 +1,4 @@
-"""Dyna-Q beside DQN: what each makes of the same real steps, and how many gradients that takes."""
+"""Dyna-Q beside DQN: scores after the same number of real steps, and the number of gradients."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from shoal_runs import PYTHON
 from targets import NEVER, Result, Target, median, ratio
 
 BUDGETS = (6_000, 12_000, 60_000)  # of real steps; the learning rate falls over them
-GOALS = ("195", "475")  # mean returns: what solved CartPole-v0, and v1
+GOALS = ("195", "475")  # mean returns at which CartPole-v0 and v1 count as solved
 EXPLORED = 300  # real steps over which actions become less random
 SAME: dict[str, Any] = {"envs": 4, "net": {"hidden": [64, 64]}}
 DQN: dict[str, Any] = {
@@ -42,7 +42,7 @@ DYNA: dict[str, Any] = DQN | {
     "model_gradients": 32,
     "model_batch": 64,
 }
-# One gradient a step on real rows alone; three more on rows half of which are imagined, or on real ones again.
+# All make one gradient per step on real rows. Some make three more: on rows of which half are imagined, or on real rows again.
 RUNS: dict[str, tuple[int, dict[str, Any]]] = {
     "Dyna-Q": (2, DYNA),
     "DQN": (1, DQN),
@@ -54,10 +54,10 @@ RUNS: dict[str, tuple[int, dict[str, Any]]] = {
 
 def dyna_cartpole(quick: bool) -> Result:
     """CartPole-v1 within 6,000, 12,000 and 60,000 real steps, ten seeds, by Dyna-Q with one planner and by DQN, with one gradient
-    a step and with as many as Dyna-Q. Real steps and episodes until 20 greedy episodes, played every 512 steps, and until the
-    last 100 training episodes reach a mean of 195 and 475: medians, where a seed that does not get there is later than all
-    others. Then 100 greedy episodes. A hundred training episodes of 475 are 47,500 steps, of 195 are 19,500: by that mean
-    nobody is sooner."""
+    per step and with as many as Dyna-Q. Real steps and episodes until 20 greedy episodes, played every 512 steps, and until the
+    last 100 training episodes reach a mean of 195 and 475: medians, in which a seed that does not get there is later than all
+    others. Then 100 greedy episodes. A hundred training episodes of 475 are 47,500 steps, of 195 are 19,500: no algorithm can
+    reach that training mean sooner."""
     rows: list[dict[str, Any]] = []
     targets: list[Target] = []
     for budget in (1_000,) if quick else BUDGETS:
@@ -89,7 +89,7 @@ def _summary(who: str, budget: int, runs: list[dict[str, Any]]) -> dict[str, Any
     row: dict[str, Any] = {"who": who, "case": f"budget {budget:,}, median of {len(runs)} seeds"}
     for kind in ("greedy", "training"):
         for goal in GOALS:
-            row[f"{kind}_{goal}"] = _told(runs, kind, goal)
+            row[f"{kind}_{goal}"] = _cell(runs, kind, goal)
     done = [run for run in runs if "error" not in run]
     if done:
         row["gradients_per_step"] = statistics.mean(run["gradients_per_step"] for run in done)
@@ -102,12 +102,12 @@ def _summary(who: str, budget: int, runs: list[dict[str, Any]]) -> dict[str, Any
 
 
 def _median(runs: list[dict[str, Any]], kind: str, goal: str, entry: int = 0) -> float | None:
-    """Of real steps (entry 0) or episodes (1)."""
+    """The median of real steps (entry 0) or episodes (entry 1) to a goal."""
     return median([(run.get(kind, {}).get(goal) or [None, None])[entry] for run in runs], least=1)
 
 
-def _told(runs: list[dict[str, Any]], kind: str, goal: str) -> str:
+def _cell(runs: list[dict[str, Any]], kind: str, goal: str) -> str:
     there = sum(bool(run.get(kind, {}).get(goal)) for run in runs)
     steps, episodes = (_median(runs, kind, goal, entry) for entry in (0, 1))
-    said = "" if steps in (None, NEVER) else f"{steps:,.0f} steps, {episodes:,.0f} episodes, "
-    return f"{said}{there} of {len(runs)} seeds"
+    medians = "" if steps in (None, NEVER) else f"{steps:,.0f} steps, {episodes:,.0f} episodes, "
+    return f"{medians}{there} of {len(runs)} seeds"

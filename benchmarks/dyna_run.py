@@ -1,6 +1,6 @@
-"""One CartPole-v1 training a seed, judged on the way: real steps until training episodes and until greedy ones reach each goal.
+"""One CartPole-v1 training per seed: real steps until training episodes, and until greedy episodes on the way, reach each goal.
 
-Prints one JSON object a line. Runs inline: what it finds depends on the seed alone, never on the load of the machine.
+Prints one JSON object per line. Runs inline: results depend on the seed alone, never on the load of the machine.
 """
 
 from __future__ import annotations

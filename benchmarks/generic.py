@@ -23,7 +23,7 @@ ENVS = (
     ("HalfCheetah-v5", 1_500, 600_000),
     ("Walker2d-v5", 1_000, 600_000),
 )
-# All with 16 environments; a gradient's rows and the passes over each batch are what differs most between libraries.
+# All have 16 environments. Libraries differ most in the rows of a gradient and in the passes over each batch.
 CANDIDATES: dict[str, tuple[str, ...]] = {
     "the table's": (),
     "4 epochs of 256": ("--algo.epochs", "4", "--algo.batch-size", "256", "--algo.learning-rate", "3e-4"),

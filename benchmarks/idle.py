@@ -1,4 +1,4 @@
-"""Whether the machine does anything else: wait until it does not, and tell how much it did meanwhile."""
+"""Other work on the machine: wait until there is none, and measure how much of it ran during a measurement."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def _own_s() -> float:
 
 
 class OtherWork:
-    """What processes other than ours do from now on. Children must have ended when it is asked."""
+    """The work of other processes from now on. Our children must have ended before the share is read."""
 
     def __init__(self) -> None:
         self._from = time.monotonic(), _busy_s(), _own_s()
@@ -40,7 +40,7 @@ class OtherWork:
 
 
 def wait_until_idle(seconds: float = 5.0) -> None:
-    """Return once others have left the machine alone for `seconds`; exit where that does not happen within half an hour."""
+    """Return once other processes have been idle for `seconds`; exit if that does not happen within half an hour."""
     until = time.monotonic() + PATIENCE
     while True:
         work = OtherWork()

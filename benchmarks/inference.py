@@ -37,7 +37,7 @@ def inference(quick: bool) -> Result:
 
 
 def _served(words: tuple[str, ...]) -> dict[str, Any]:
-    """One run, and the means of what its inference told."""
+    """One run, with the means of its inference metrics."""
     row = train("CartPole-v1", "--algo", "a2c", "--eval-episodes", "1", *words, keep=True)
     if "error" in row:
         return row

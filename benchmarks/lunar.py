@@ -56,7 +56,7 @@ def lunar_solve(quick: bool) -> Result:
 
 # Stable-Baselines3's own batch, from the RL Zoo: 16 environments of 1,024 steps, minibatches of 64, four epochs.
 SB3_BATCH = ("--actors", "2", "--envs", "8", "--algo.unroll", "1024", "--algo.batch-size", "64", "--algo.epochs", "4")
-# Who is measured: (peer, its words, what that is).
+# The measured systems: (peer, arguments of its script, description).
 SPEEDS = (
     ("sb3", ("--hyper", "zoo"), "the RL Zoo's batch, Gymnasium's physics"),
     ("sb3", ("--hyper", "zoo", "--physics", "envpool"), "the RL Zoo's batch, EnvPool's physics"),

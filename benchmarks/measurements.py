@@ -1,4 +1,4 @@
-"""What is measured. Each answers rows (one a system or case) and targets (what was promised, and whether it holds)."""
+"""The measurements. Each returns rows, one per system or case, and targets: promised numbers, and whether they hold."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def laws(quick: bool) -> Result:
         rows,
         [
             Target("fused, env steps/s, median", _median([*speeds], 1), ">= 350000"),
-            Target("two drivers collect so many times as fast as one", rho, ">= 1.9"),
+            Target("speed of collecting with two drivers / with one", rho, ">= 1.9"),
             Target("microseconds a query of the law", query, "<= 20"),
         ],
     )
@@ -98,7 +98,7 @@ def law_regret(quick: bool) -> Result:
 
 
 def startup(quick: bool) -> Result:
-    """How long until something happens: `shoal --help`, and the first environment step of a second run."""
+    """Start-up times: `shoal --help`, and the first environment step of a second run."""
     helps = []
     for _ in range(3 if quick else 10):
         began = time.perf_counter()

@@ -1,4 +1,4 @@
-"""Bellman targets of a minibatch, for `run.py`: one JSON object with a row a way of computing them.
+"""Bellman targets of a minibatch, for `run.py`: one JSON object with one row per way of computing them.
 
 one at a time            two predictions a sample, as published: of what follows by the target network, of the state by the newest
 one at a time, spread    the same, shared out among idle processes: what was published as the remedy, 3.3 times on 4 processes
@@ -54,7 +54,7 @@ def net() -> QNetwork:
 
 
 def weights() -> tuple[Any, Any]:
-    """The newest and the target's. Their way to the processes is not measured: in a run a Board publishes them."""
+    """The newest weights and the target's. Sending them to the processes is not measured: in a run a Board publishes them."""
     return tuple(jax.jit(net().init)(jax.random.key(seed)) for seed in (0, 1))  # type: ignore[return-value]
 
 
@@ -117,7 +117,7 @@ class Worker:
 
 
 class Learner(Worker):
-    """Shares out the same minibatch again and again; reports how long one takes, and what came of it."""
+    """Shares out the same minibatch repeatedly; reports how long one takes, and its targets."""
 
     def __init__(self, size: int, workers: int, times: int, ports: Ports, context: Context) -> None:
         self._size, self._workers, self._times, self._ports = size, workers, times, ports

@@ -1,10 +1,10 @@
-"""Learning laws: one part a call, for `run.py`. Prints one JSON object.
+"""Learning laws: one part per call, for `run.py`. Prints one JSON object.
 
 fused    the thesis' runtime configuration as one compiled loop: 10,000 steps of 64 episodes of 2 time steps, as `shoal reproduce
          lto-runtime` runs it
 scored   the same with a look at the law every 10 steps, as `shoal optimize` runs it
 drivers  a scalar Python f that burns 5 ms: how much faster two drivers collect than one, in processes
-law      microseconds a query, in batches of 1,000
+law      microseconds per query, in batches of 1,000
 """
 
 from __future__ import annotations

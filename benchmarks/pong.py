@@ -1,4 +1,4 @@
-"""Atari from pictures: frames a second beside Sample Factory and CleanRL's PPO, and what is learnt of Pong and Breakout."""
+"""Atari from images: frames per second beside Sample Factory and CleanRL's PPO, and scores on Pong and Breakout."""
 
 from __future__ import annotations
 

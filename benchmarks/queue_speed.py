@@ -52,7 +52,7 @@ class Producer(Role):
 
 
 class Consumer(Role):
-    """Copies slots out, and answers each where there is a way back."""
+    """Copies slots out, and answers each if there is a stream back."""
 
     def run(self) -> Steps:
         there, back = self.ports["there"], self.ports.get("back")
@@ -73,7 +73,7 @@ class Consumer(Role):
 
 
 def seconds(numbers: int, count: int, answered: bool = False, copied: bool = False, runtime: Any = None) -> float:
-    """That `count` slots of so many float32 take, between processes unless another runtime is given."""
+    """Seconds that `count` slots of `numbers` float32 take, between processes unless another runtime is given."""
     record = Record((Field("x", (numbers,), "float32"),))
     # A stream whose producer may end is taken by copy under a lock, as those are that learners share.
     there = StreamSpec(producers=("producer",), consumer="consumer", depth=4, record=record, ends=copied)

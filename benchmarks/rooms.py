@@ -1,4 +1,4 @@
-"""One virtual environment a peer, under `benchmarks/.venvs`, and how to run a command that ends in a line of JSON."""
+"""One virtual environment per peer, under `benchmarks/.venvs`, and commands that end in a line of JSON."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ PEERS = {
 
 
 class Failed(Exception):
-    """A command did not end in a result. The message is what it said last."""
+    """A command did not end in a result. The message is the end of its output."""
 
 
 def run_json(command: Sequence[str], timeout: float, env: Mapping[str, str] | None = None) -> dict[str, Any]:

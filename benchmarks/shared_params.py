@@ -1,4 +1,4 @@
-"""Workers on shared parameters: what the ways of sharing cost, and how soon A3C and DQN solve LunarLander."""
+"""Workers on shared parameters: the cost of each consistency, and the time in which A3C and DQN solve LunarLander."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ NETS = {"10 thousand": "64,64", "1 million": "700,700"}
 
 
 def _run(case: str, *words: str, runtime: str = "processes") -> dict[str, Any]:
-    """One training, with what it says of its waiting."""
+    """One training, with its waiting times."""
     row = train(*A3C, *words, "--runtime", runtime, keep=True) | {"case": case}
     if "error" in row:
         return row

@@ -24,8 +24,8 @@ def folder() -> Path:
 def train(
     *words: str, timeout: float = 600, cache: Path | None = None, keep: bool = False, minutes: float | None = None
 ) -> dict[str, Any]:
-    """`shoal train ...` and what it answered. `cache` points compiled code elsewhere; `keep` leaves the run folder; after
-    `minutes` the run is interrupted, which ends it in order."""
+    """The result of `shoal train ...`. `cache` is another folder for compiled code; `keep` leaves the run folder; after
+    `minutes` the run is interrupted, and ends with a checkpoint."""
     out = folder()
     env = {"PYTHONPATH": str(HERE)} | ({"SHOAL_CACHE": str(cache)} if cache else {})
     try:

@@ -1,4 +1,4 @@
-"""The results as Markdown: one section a measurement, one row a system, and what was promised below it."""
+"""The results as Markdown: one section per measurement, one row per system, and the promised numbers below."""
 
 from __future__ import annotations
 

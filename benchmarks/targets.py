@@ -1,4 +1,4 @@
-"""What a measurement answers: rows, and what was promised of them."""
+"""The result of a measurement: rows, and targets for them."""
 
 from __future__ import annotations
 

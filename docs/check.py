@@ -1,6 +1,6 @@
 """Check the documentation: every link and anchor leads somewhere, every `shoal` command and its flags exist.
 
-python docs/check.py        exit code 1 and one line a mistake
+python docs/check.py        exit code 1 and one line per mistake
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def bad_links(page: Path) -> list[str]:
 
 
 def made_later(path: Path) -> bool:
-    """What `make bench` writes may be missing in a fresh clone."""
+    """Whether `make bench` writes this file, which may be missing in a fresh clone."""
     return path.is_relative_to(ROOT / "benchmarks" / "results")
 
 
@@ -76,14 +76,14 @@ def commands(text: str) -> list[str]:
 
 @cache
 def help_of(*words: str) -> str:
-    """In this process: dozens of interpreters would take a minute."""
-    said, code = io.StringIO(), None
+    """The help text of a command, printed in this process: dozens of interpreters would take a minute."""
+    printed, code = io.StringIO(), None
     try:
-        with contextlib.redirect_stdout(said):
+        with contextlib.redirect_stdout(printed):
             shoal([*words, "--help"])
     except SystemExit as end:
         code = end.code
-    return said.getvalue() if code == 0 else ""
+    return printed.getvalue() if code == 0 else ""
 
 
 def bad_command(line: str) -> str | None:

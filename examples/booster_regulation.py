@@ -11,7 +11,7 @@ from pathlib import Path
 import shoal
 from shoal.envs.booster.regulator import BASELINES, follow, regulate
 from shoal.envs.booster.task import Booster
-from shoal.observe.plots import render
+from shoal.observe.drawing import render
 from shoal.observe.regulation import regulation
 
 parser = argparse.ArgumentParser(description=__doc__)

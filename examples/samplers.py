@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from shoal.observe import sampling
-from shoal.observe.plots import render
+from shoal.observe.drawing import render
 from shoal.optimize import Problem, learn
 
 EPISODES, UPDATES, SHOWN = 30, 400, 10
@@ -20,7 +20,7 @@ DRIVERS = {"random": 1, "latin_hypercube": 1, "latin_scipy": 1, "uncertainty": 1
 
 
 class Recorder:
-    """A bowl whose minimum follows the condition; remembers the points at which it was asked."""
+    """A bowl whose minimum follows the condition; records the points at which it is evaluated."""
 
     def __init__(self):
         self.asked = []

@@ -1,4 +1,4 @@
-"""What SB3 and SBX share: their common callback, settings of PPO for LunarLander, and where it is stepped."""
+"""Shared code of SB3 and SBX: their callback, settings of PPO for LunarLander, and its environments."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def pool_of(size: int, seed: int) -> Any:
 
 
 def ppo_on_lunar_lander(ppo: Any, measure: Measure, args: Any) -> dict[str, Any]:
-    """Train until the measurement is complete; answers the settings."""
+    """Train until the measurement is complete. Returns the settings."""
     torch.set_num_threads(1)  # the quicker choice for nets of this size; two threads wait for each other
     settings, envs = (SHOAL, 64) if args.hyper == "shoal" else (ZOO, ENVS)
     vector = pool_of(envs, args.seed) if args.physics == "envpool" else make_vec_env(ENV, n_envs=envs, seed=args.seed)

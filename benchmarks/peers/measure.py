@@ -1,4 +1,4 @@
-"""How a peer is measured: whole iterations on one clock, the last 100 episodes, one JSON object at the end.
+"""Measurement of a peer: whole iterations on one clock, the last 100 episodes, one JSON object at the end.
 
 The peers' scripts run in virtual environments of their own, so this needs the standard library alone.
 """
@@ -93,6 +93,6 @@ def arguments(doc: str | None) -> argparse.Namespace:
         "--physics",
         default="gymnasium",
         choices=("gymnasium", "envpool"),
-        help="who steps LunarLander, where there is a choice",
+        help="library that steps LunarLander, if there is a choice",
     )
     return parser.parse_args()

@@ -20,7 +20,7 @@ if __name__ == "__main__":
     torch.set_num_threads(1)
 
     class Iterations(Callback):
-        """A point after each rollout and its training. It tells no returns of whole episodes, so none are noted."""
+        """A point after each rollout and its training. rlox does not report returns of whole episodes, so none are recorded."""
 
         steps = 0
 

@@ -52,7 +52,7 @@ ZOO = {
     "rollout": 64,
     "batch_size": 64,
     "num_batches_per_epoch": 256,
-    "max_policy_lag": 100_000,  # it counts minibatches, of which an iteration has 1,024 here; 1,000 would drop everything
+    "max_policy_lag": 100_000,  # in minibatches: an iteration has 1,024 here, so that 1,000 would drop everything
     "learning_rate": 3e-4,
     "exploration_loss_coeff": 0.01,
     "reward_scale": 1.0,
@@ -69,7 +69,7 @@ SAME = {
     "normalize_input": False,
     "normalize_returns": False,
 }
-# What is left when Sample Factory keeps its own hyperparameters: how many workers two cores have, and no memory.
+# Settings that are made even if Sample Factory keeps its own hyperparameters: workers for two cores, no recurrence.
 PLAIN = {name: SETTINGS[name] for name in ("algo", "num_workers", "num_envs_per_worker", "use_rnn")}
 
 

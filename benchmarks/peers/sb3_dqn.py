@@ -27,7 +27,7 @@ BUDGET = 100_000_000  # more than is ever measured
 
 
 class Rounds(Iterations):
-    """A point every so many rollouts: those of DQN are four steps long, too short to be looked at one by one."""
+    """A point after a number of rollouts: DQN's are four steps long, too short to be measured one by one."""
 
     def __init__(self, measure: Measure, every: int) -> None:
         super().__init__(measure)

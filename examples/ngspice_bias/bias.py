@@ -62,9 +62,9 @@ def simulate(trim, fingers, temp, vdd) -> tuple[np.ndarray, np.ndarray]:
 
 
 def cost(trim, fingers, temp, vdd):
-    """How far the load's current is off, what the reference branch takes, what the mirror's area costs.
+    """The cost of a cell: the error of the load's current, the current of the reference branch, and the area of the mirror.
 
-    The first is a square where it is small and grows slowly where it is large: far from the answer nobody needs to know how far.
+    The error counts by its square if it is small, and grows slowly if it is large: far from the answer its size hardly matters.
     """
     load, reference = simulate(trim, fingers, temp, vdd)
     off = np.log(load / TARGET_UA) ** 2

@@ -22,7 +22,7 @@ from shoal.core.errors import BadInput
 from shoal.core.program import Driver
 from shoal.core.program import Reply as Reply
 from shoal.core.weights import params_hash
-from shoal.experiment import Plan, join, merge, nest, read_file, resolve
+from shoal.experiment import Plan, join, merge, read_file, resolve
 from shoal.launch.compose import make_algorithm
 from shoal.launch.entry import evaluator_of, say
 from shoal.launch.evaluation import EvaluationFailed, Evaluator
@@ -35,6 +35,7 @@ from shoal.run.folder import RunFolder, read_json, ways
 from shoal.runtimes.threads import aside
 from shoal.studies import statistics
 from shoal.studies.handle import RunHandle as RunHandle
+from shoal.studies.handle import flattened
 
 if TYPE_CHECKING:
     from shoal.tuning.study import Study
@@ -91,8 +92,7 @@ class Run:
         return self.folder.path
 
     def _loaded(self) -> Loaded:
-        alerts = Checkpoints(self.folder.checkpoints, on_alert=log.warning)
-        return alerts.load(self.folder.checkpoint or "last")
+        return Checkpoints(self.folder.checkpoints, on_alert=log.warning).load(self.folder.checkpoint or "last")
 
     @functools.cached_property
     def _actor(self) -> Any:
@@ -302,13 +302,13 @@ def tune(
 
     `space` is {name: values}: words as in `--space`, a list, or a domain of `shoal.tuning.spaces`. `options` are those of
     `shoal tune --help` (`scheduler=`, `trials=`, `phases=`, `phase=`, `confirm=`, `workers=`, ...); all others are settings of
-    every trial, as `shoal.train` takes them. `study` is the folder: the same call goes on with a study that was stopped.
+    every trial, as `shoal.train` takes them. `study` is the folder: the same call continues a study that was stopped.
     """
     from shoal.tuning.study import OWN, space_words
 
     settings = {name: value for name, value in options.items() if name not in OWN and value is not None}
     own = {name: value for name, value in options.items() if name in OWN}
-    values = {"env": env, "space": space_words(space), "settings": _flat(settings), **own}
+    values = {"env": env, "space": space_words(space), "settings": flattened(settings), **own}
 
     def tell(event: Any, found: Study) -> None:
         if not quiet:
@@ -317,29 +317,20 @@ def tune(
     return run_tuning(values, study, tell=tell)
 
 
-def _flat(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """`algo={"name": "a2c", "unroll": 8}` as the study's file keeps it: `algo`, `algo.unroll`."""
-    flat: dict[str, Any] = {}
-    for name, value in nest(settings).items():
-        table = value if isinstance(value, Mapping) else {"": value}
-        flat |= {name if field in ("", "name") else f"{name}.{field}": entry for field, entry in table.items()}
-    return flat
-
-
-def run_tuning(values: Mapping[str, Any], folder: str | Path | None, **told: Any) -> Study:
+def run_tuning(values: Mapping[str, Any], folder: str | Path | None, **callbacks: Any) -> Study:
     """`shoal tune ENV ...`: a study of these values, with its report."""
     from shoal.tuning.study import run_study
 
-    found = run_study(values, folder=folder, **told)
+    found = run_study(values, folder=folder, **callbacks)
     report_tuning(found)
     return found
 
 
-def resume_tuning(folder: str | Path, **told: Any) -> Study:
+def resume_tuning(folder: str | Path, **callbacks: Any) -> Study:
     """`shoal tune --resume FOLDER`, with its report."""
     from shoal.tuning.study import resume_study
 
-    found = resume_study(folder, **told)
+    found = resume_study(folder, **callbacks)
     report_tuning(found)
     return found
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib
 import math
 import os
 import sys
@@ -19,6 +18,7 @@ from shoal.core import config as configs
 from shoal.core.config import NonNegative, NonNegativeFloat, Positive
 from shoal.core.errors import BadInput, nearest
 from shoal.core.spec import EnvSpec
+from shoal.envs.registry import import_object
 from shoal.envs.source import EnvSource, Source, find
 from shoal.nets.actor_critic import ActorCritic
 from shoal.nets.continuous import CONTINUOUS_NETS
@@ -341,11 +341,8 @@ def _look_up(name: Any, registry: Mapping[str, Any], what: str) -> Any:
         return registry[name]
     if ":" not in name:
         raise BadInput(f"unknown {what} {name!r}.{nearest(name, registry)} There are: {', '.join(registry)}.")
-    module, _, attribute = name.partition(":")
-    if os.getcwd() not in sys.path:
-        sys.path.append(os.getcwd())
     try:
-        found = getattr(importlib.import_module(module), attribute)
+        found = import_object(name)
     except (ImportError, AttributeError, ValueError) as error:
         raise BadInput(f"cannot import {what} {name!r}: {error}") from None
     return _complete(found, what, name)
@@ -357,9 +354,7 @@ def _complete(found: Any, what: str, name: str) -> Any:
         raise BadInput(f"{what} {name!r} has no Config: a frozen dataclass of its settings")
     missing = [entry for entry in DECLARED.get(what, ()) if not hasattr(found, entry)]
     if missing:
-        raise BadInput(
-            f"{what} {name!r} does not declare {', '.join(missing)}: {WHERE_DECLARED[what]} says what they are"
-        )
+        raise BadInput(f"{what} {name!r} does not declare {', '.join(missing)}: {WHERE_DECLARED[what]} documents them")
     return found
 
 
@@ -392,5 +387,5 @@ def _usual(table: Mapping[str, Any], algo_class: Any, topology_class: Any, known
 
 def _overlap(config: Any, topology_class: Any, runtime_class: Any) -> Any:
     """Turn on overlap and adjustment if roles run at the same time, unless the user has set them."""
-    unsaid = [name for name in topology_class.if_parallel if getattr(config, name) is None]
-    return dataclasses.replace(config, **dict.fromkeys(unsaid, runtime_class.overlaps)) if unsaid else config
+    unset = [name for name in topology_class.if_parallel if getattr(config, name) is None]
+    return dataclasses.replace(config, **dict.fromkeys(unset, runtime_class.overlaps)) if unset else config

@@ -105,10 +105,10 @@ def test_the_main_role_hears_the_mean_batch_of_all_servers() -> None:
     for lane, (calls, rows) in enumerate([(10, 320), (10, 80)]):
         batcher.calls = batcher.rows = 0
         tally = Tally(stream, lane, batcher)
-        tally.tell()
+        tally.report()
         batcher.calls, batcher.rows = calls, rows
         tally._at -= 1.0  # a second ago
-        tally.tell()
+        tally.report()
     found = heard.metrics()
     assert found["inference/batch"] == 20 and found["speed/predictions"] == pytest.approx(400, rel=0.05)
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import subprocess
 import tempfile
 import time
 from typing import Any, ClassVar
@@ -78,6 +79,18 @@ class Unfilmable(Faulty):
 
     def render(self) -> Any:
         os._exit(3)
+
+
+class WithServer(Faulty):
+    """It starts a process of its own, as a wrapped simulator does, and ends it in `close`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._server = subprocess.Popen(["sleep", "10000"])
+
+    def close(self) -> None:
+        self._server.kill()
+        self._server.wait()
 
 
 class NoConstruction(Faulty):

@@ -63,3 +63,21 @@ def test_the_end_of_a_run(tmp_path: Path, words: tuple[str, ...]) -> None:
         tree = running(run)
         run.end()
         assert gone(tree)
+
+
+def test_what_an_environment_started_ends_with_its_actor(tmp_path: Path) -> None:
+    """One actor is killed in the middle of the run; the others end with it. Nothing calls `close` of these environments."""
+    words = ("--runtime", "processes", "--steps", LONG, "--envs", "1")
+    with train(tmp_path, *words, env="faulty_env:WithServer") as run:
+        run.training()
+        workers = run.workers()
+        tree = run.tree()
+        assert len(workers) == 2 and len(tree) == 1 + 2 + 2, "two actors with a server each"
+        servers = tree - {run.process.pid, *workers}
+        os.kill(workers[0], signal.SIGKILL)
+        run.until(lambda: len(run.tree() - tree) == 2)  # a successor with its own server
+        run.until(lambda: len(servers & run.tree()) == 1, seconds=30)
+        everything = run.tree() | tree
+        os.kill(run.process.pid, signal.SIGTERM)
+        assert run.end() == 0
+        assert gone(everything)

@@ -218,3 +218,14 @@ def test_a_budget_that_is_spent_asks_for_no_update(tmp_path: Path) -> None:
     )  # its settings are the new ones, its checkpoint is the old one
     assert again.summary["updates"] == run.summary["updates"] and again.params_hash == run.params_hash
     assert np.isclose(again.summary["env_steps"], STEPS)
+
+
+def test_a_run_with_nothing_left_to_do_keeps_its_weights(tmp_path: Path) -> None:
+    """As after a kill between the last checkpoint and the files that follow it."""
+    run = train(tmp_path / "run", algo=A2C)
+    run.folder.policy_path.unlink()
+    run.folder.summary_path.unlink()
+    again = shoal.train(resume=tmp_path / "run", **QUIET)
+    assert again.summary["ended"] == "budget" and again.summary["updates"] == run.summary["updates"]
+    assert again.summary["params_sha256"] == run.summary["params_sha256"] == again.params_hash
+    assert run.folder.policy_path.exists()

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
-from shoal.observe import plots
+from shoal.observe import drawing, plots
 from shoal.run.timeline import timeline
 
 EVALUATION = {"greedy": {"returns": [1.0, 2.0, 2.0, 9.0], "iqm": 2.0}, "sampled": {"returns": [0.0, 1.0], "iqm": 0.5}}
@@ -50,7 +50,7 @@ def test_every_figure_renders_for_short_and_long_runs(draw: Callable[..., Figure
     figure = draw(rows(count))
     assert figure is not None
     svg = plots.render(figure).decode()
-    assert svg.startswith("<svg") and "http" not in svg and "currentColor" in svg and plots._INK not in svg
+    assert svg.startswith("<svg") and "http" not in svg and "currentColor" in svg and drawing.INK not in svg
     assert len(svg) < 300_000
 
 
@@ -115,7 +115,7 @@ def test_recorded_seconds_come_before_the_clock() -> None:
 
 
 def test_a_thinned_curve_keeps_its_mean_and_ends() -> None:
-    x, y = plots._thin(np.arange(9999.0), np.arange(9999.0) ** 2)
+    x, y = drawing.thinned(np.arange(9999.0), np.arange(9999.0) ** 2)
     assert len(x) == 300 and np.all(np.diff(x) > 0) and x[0] < 30 and x[-1] > 9960
     assert y.mean() == pytest.approx((np.arange(9999.0) ** 2).mean(), rel=0.01)
 

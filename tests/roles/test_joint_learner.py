@@ -95,4 +95,4 @@ def test_what_the_actors_tell_is_counted_once_whichever_round_is_broken() -> Non
         crew.until(version)
         crew.replace("learner-1")
     report = crew.until(30)
-    assert report.env_steps == crew.roles["learner-0"]._told.steps
+    assert report.env_steps == crew.roles["learner-0"]._actor_news.steps

@@ -130,7 +130,7 @@ def test_a_run_that_hears_no_signals_is_not_sent_any(tmp_path: Path) -> None:
     def note(report: Report) -> bool:
         holder = holder_of(tmp_path / "run")
         assert holder is not None
-        heard.append(holder.hears)
+        heard.append(holder.takes_signals)
         with pytest.raises(BadInput, match="outside its main thread"):
             RunHandle.attach(tmp_path / "run").pause()
         return True

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from scipy.stats import trim_mean
 
 from shoal.core.errors import BadInput
 from shoal.studies.statistics import interval, iqm, over_seeds, summarise
@@ -41,6 +42,13 @@ def test_the_interval_is_the_same_twice_and_shrinks_with_more_values() -> None:
 def test_one_value_and_equal_values() -> None:
     assert summarise([7.0]).ci is None and summarise([7.0]).mean == summarise([7.0]).iqm == 7.0
     assert summarise([500.0] * 100).ci == (500.0, 500.0)
+
+
+def test_an_interval_of_a_statistic_that_no_single_value_changes() -> None:
+    """BCa divides by the spread of the statistic over all samples that lack one value, which is zero here."""
+    scores = [500.0, 500.0, 500.0, 500.0, 499.5]
+    found = interval(scores, lambda values, axis: trim_mean(values, 0.25, axis=axis))
+    assert found is not None and 499.5 <= found[0] <= found[1] == 500.0
 
 
 def test_a_seed_is_one_observation() -> None:

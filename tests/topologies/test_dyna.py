@@ -18,7 +18,7 @@ from shoal.core.trajectory import as_trajectory
 from shoal.experiment import resolve
 from shoal.launch.compose import make_blueprint
 from shoal.roles.dyna import DynaUpdate, ImaginedMemory
-from shoal.roles.planner import TOLD, Planner, Split, block_record
+from shoal.roles.planner import PLAN_METRICS, Planner, Split, block_record
 from shoal.runtimes.inline import inline_ports
 from shoal.topologies.dyna import DynaConfig, DynaTopology
 
@@ -80,7 +80,7 @@ def test_the_ratio_is_what_was_asked_for_and_the_error_is_told(tmp_path: Path) -
     rows = metrics(train(tmp_path / "run", updates=20, algo={"adapt": False, "ratio": 2.0, "final_ratio": 2.0}))
     assert "model/error" not in rows[0]  # nothing real to learn from yet
     known = [row for row in rows if "model/error" in row]
-    parts_of_it = [known[-1][name] for name in TOLD[:3]]
+    parts_of_it = [known[-1][name] for name in PLAN_METRICS[:3]]
     assert known[-1]["model/error"] == pytest.approx(max(parts_of_it))
     made = np.diff([row["imagined/gradients"] for row in rows])
     assert (made[-10:] == 2.0 * T * B / 4).all()  # a round has as many real gradients as it has steps over `every`
@@ -94,8 +94,8 @@ def test_a_model_that_errs_is_not_learnt_from(tmp_path: Path) -> None:
 
 def test_the_largest_error_alone_is_held_against_the_tolerance() -> None:
     update, state, block = _learner_and_block(blueprint(tolerance=0.5, ratio=4.0, mix=0.0))
-    block["told"][...] = 0.0
-    block["told"][:3] = (0.1, 0.2, 0.2)  # of the change, the reward, the end
+    block["metrics"][...] = 0.0
+    block["metrics"][:3] = (0.1, 0.2, 0.2)  # of the change, the reward, the end
     update.take_in(0, block)
     told = update(state, update._algorithm.actor_state(state), [_unroll(blueprint())], 0, 0.0)[2]
     assert told["model/error"] == pytest.approx(0.2) and told["imagined/ratio"] == pytest.approx(4.0 * (1 - 0.2 / 0.5))
@@ -107,7 +107,7 @@ def test_minibatches_of_imagination_hold_their_share_of_real_rows(mix: float, re
     update, state, block = _learner_and_block(made)
     block["rows/obs"][...] = 5.0  # real ones lie within -1 and 1
     block["valid"][...] = True
-    block["told"][...] = 0.0
+    block["metrics"][...] = 0.0
     update.take_in(0, block)
     drawn: list[Any] = []
     learn = update._learn
@@ -159,7 +159,7 @@ def test_real_and_imagined_never_mix_their_masks() -> None:
         block["rows/obs"][...] = rng.uniform(5, 6, block["rows/obs"].shape)  # imagined: between 5 and 6
         block["rows/next_obs"][...] = 5.5
         block["valid"][...] = rng.random(block["valid"].shape) < 0.5
-        block["told"][...] = 0.0
+        block["metrics"][...] = 0.0
         counted = int(block["valid"].sum())
         ports["imagined"].push(0)
         before = update.imagined.size()
@@ -196,7 +196,7 @@ def test_a_planner_waits_for_real_rows_then_imagines_from_them() -> None:
         return block
 
     empty = go_on()
-    assert not empty["valid"].any() and np.isnan(empty["told"]).all()
+    assert not empty["valid"].any() and np.isnan(empty["metrics"]).all()
     rng = np.random.default_rng(0)
     obs = rng.normal(size=(100, 4)).astype(np.float32)
     rows = {"obs": obs, "action": rng.integers(0, 2, 100).astype(np.int32), "next_obs": obs + 0.1}
@@ -207,7 +207,7 @@ def test_a_planner_waits_for_real_rows_then_imagines_from_them() -> None:
     before = ports["model"].pull()[1]
     steps = planner.run()
     block = go_on()
-    assert block["valid"].any() and np.isfinite(block["told"]).all()
+    assert block["valid"].any() and np.isfinite(block["metrics"]).all()
     assert ports["model"].pull()[0] == 1 and not np.array_equal(ports["model"].pull()[1], before)
     starts = block["rows/obs"][:8]
     assert all((obs == start).all(1).any() for start in starts)
@@ -217,8 +217,8 @@ def test_a_planner_waits_for_real_rows_then_imagines_from_them() -> None:
 def test_held_out_rows_are_never_trained_on() -> None:
     split, rng = Split(10), np.random.default_rng(0)
     for size in (20, 57, 100, 201):
-        training, judging = split.training(rng, size, (5000,)), split.judging(rng, size, (5000,))
-        assert set(training) == {i for i in range(size) if i % 10} and set(judging) == set(range(0, size, 10))
+        training, held_out = split.training(rng, size, (5000,)), split.held_out(rng, size, (5000,))
+        assert set(training) == {i for i in range(size) if i % 10} and set(held_out) == set(range(0, size, 10))
 
 
 def test_new_imagined_rows_come_first_and_errors_decide_later() -> None:

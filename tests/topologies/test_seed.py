@@ -67,7 +67,7 @@ def test_an_inference_that_comes_anew_in_the_middle_of_episodes_counts_their_res
     question["run"][...] = 7
     for expected in (True, False):
         lane.begin(slot := blueprint.record.empty())
-        lane.hear(question) if expected else None
+        lane.take_in(question) if expected else None
         lane.open(question)
         assert (slot["first"][0] == expected).all()
 

@@ -77,6 +77,15 @@ def test_a_configuration_that_is_refused_ends_at_once(tmp_path: Path) -> None:
     population.wait([refused], 0.0)
 
 
+def test_a_lane_has_the_schedule_of_the_run_alone(tmp_path: Path) -> None:
+    shared = {**SHARED, "schedule_steps": 4 * UPDATE}
+    population = Population("CartPole-v1", Phase(UPDATE, "steps"))
+    settings = {**shared, "runtime": "fused", "steps": 8 * UPDATE, "seed": 0}
+    lane = population.start(tmp_path / "lane", settings, go_on=False)
+    assert isinstance(lane, Lane)
+    np.testing.assert_allclose(lane.inputs()[1][:6], [0, 0.25, 0.5, 0.75, 1, 1])
+
+
 @pytest.mark.slow
 def test_a_study_of_lanes_pauses_and_goes_on(tmp_path: Path) -> None:
     values = {

@@ -43,7 +43,7 @@ def act(
 ) -> tuple[Array, dict[str, Array], Any]:
     """Step t of an unroll whose key is `key`.
 
-    An action that is not finite is the policy's fault and becomes 0, so that the environment is not blamed for its reaction.
+    An action that is not finite comes from the policy. It becomes 0, so that a failure is not attributed to the environment.
     The loss of its row is not finite either, so the update fails.
     """
     step_key = jax.random.fold_in(jax.random.wrap_key_data(key), t)

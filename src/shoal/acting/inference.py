@@ -13,7 +13,7 @@ import numpy as np
 
 from shoal.acting.compiled_act import compiled_act
 from shoal.core.blueprint import Blueprint
-from shoal.core.keys import ACTING, going_on, key_data
+from shoal.core.keys import ACTING, key_data, resumed_at
 from shoal.core.ports import Board, Stream
 from shoal.core.program import Steps
 from shoal.core.record import Field, Record
@@ -21,7 +21,7 @@ from shoal.core.telemetry import News, NewsFormat
 from shoal.core.weights import Layout
 
 WORTH = 4.0  # wait at most this many call durations for a fuller batch, which saves calls
-TELL_EVERY = 0.2  # seconds between two pieces of news
+REPORT_EVERY = 0.2  # seconds between two pieces of news
 RECENT = 10  # pieces of news over which a rate is averaged
 SILENT = 2.0  # seconds without news after which a server counts as idle
 SERVED = NewsFormat(("calls", "rows"), 0)
@@ -65,7 +65,7 @@ class Batcher:
 
     def begin(self, version: int) -> None:
         """Start a new sequence of keys, for calls from this version of the weights on."""
-        self._key = jax.device_put(key_data(*self._path, *going_on(version)))
+        self._key = jax.device_put(key_data(*self._path, *resumed_at(version)))
 
     def patience(self, longest: float) -> float:
         """Seconds to wait for a fuller batch, at most `longest`."""
@@ -145,22 +145,22 @@ class Tally:
     def __init__(self, stream: Stream, lane: int, batcher: Batcher) -> None:
         self._stream, self._lane, self._batcher = stream, lane, batcher
         # The time before the first batch does not count: the other roles were still starting.
-        self._told, self._at = (0, 0), 0.0
+        self._reported, self._at = (0, 0), 0.0
 
-    def tell(self) -> None:
+    def report(self) -> None:
         """Report if it is time. Called after every batch."""
         now = time.monotonic()
         if not self._at:
-            self._told, self._at = (self._batcher.calls, self._batcher.rows), now
-        if now - self._at < TELL_EVERY:
+            self._reported, self._at = (self._batcher.calls, self._batcher.rows), now
+        if now - self._at < REPORT_EVERY:
             return
         slot = self._stream.claim(self._lane).now()
         if slot is None:
             return
         calls, rows = self._batcher.calls, self._batcher.rows
-        SERVED.write(slot, 0, self._at, (), {"calls": calls - self._told[0], "rows": rows - self._told[1]})
+        SERVED.write(slot, 0, self._at, (), {"calls": calls - self._reported[0], "rows": rows - self._reported[1]})
         self._stream.push(self._lane)
-        self._told, self._at = (calls, rows), now
+        self._reported, self._at = (calls, rows), now
 
 
 class InferenceStats:
@@ -177,11 +177,11 @@ class InferenceStats:
             self._recent[lane].append(SERVED.read(slot))
             self._stream.release(lane)
         calls = rows = rate = 0.0
-        for told in self._recent:
-            if told and time.monotonic() - told[-1].ended < SILENT:
-                predicted = sum(news.metrics["rows"] for news in told)
-                calls, rows = calls + sum(news.metrics["calls"] for news in told), rows + predicted
-                rate += predicted / max(told[-1].ended - told[0].began, 1e-6)
+        for recent in self._recent:
+            if recent and time.monotonic() - recent[-1].ended < SILENT:
+                predicted = sum(news.metrics["rows"] for news in recent)
+                calls, rows = calls + sum(news.metrics["calls"] for news in recent), rows + predicted
+                rate += predicted / max(recent[-1].ended - recent[0].began, 1e-6)
         return {"inference/batch": rows / calls, "speed/predictions": rate} if calls else {}
 
 

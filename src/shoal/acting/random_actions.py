@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 
 from shoal.core.blueprint import EnvRows
-from shoal.core.keys import STRAYING, going_on, key_data
+from shoal.core.keys import RANDOM_ACTIONS, key_data, resumed_at
 from shoal.core.ports import Slot
 from shoal.core.program import Context
 from shoal.core.spec import ActionSpec, Binary, Categorical
 
-COUNT = "straying/unrolls"
+COUNT = "straying/unrolls"  # a name in snapshots
 
 
 class RandomActions:
@@ -26,7 +26,7 @@ class RandomActions:
         self, rows: EnvRows, action: ActionSpec, epsilon: float, seed: int, actor: int, start: int = 0
     ) -> None:
         self._rows, self._action, self._epsilon = rows, action, epsilon
-        self._path, self._again = (seed, STRAYING, actor), going_on(start)
+        self._path, self._again = (seed, RANDOM_ACTIONS, actor), resumed_at(start)
         self._unrolls = 0
         self._rng = np.random.default_rng(0)
         self.obs, self.first = rows.obs, rows.first
@@ -38,14 +38,14 @@ class RandomActions:
         self.obs, self.first = self._rows.obs, self._rows.first
 
     def step(self, slot: Slot, t: int, action: np.ndarray) -> None:
-        strays = self._rng.random(len(action)) < self._epsilon
-        if strays.any():
+        replaced = self._rng.random(len(action)) < self._epsilon
+        if replaced.any():
             action = np.array(action)
-            action[strays] = self._anything(int(strays.sum()))
+            action[replaced] = self._uniform(int(replaced.sum()))
         self._rows.step(slot, t, action)
         self.obs, self.first = self._rows.obs, self._rows.first
 
-    def _anything(self, count: int) -> np.ndarray:
+    def _uniform(self, count: int) -> np.ndarray:
         """Uniform random actions: every choice with equal probability, every number from -1 to 1."""
         columns: list[Any] = []
         for part in self._action.parts:

@@ -68,7 +68,7 @@ class A2C(OnPolicy[A2CConfig]):
 
     @property
     def _floor(self) -> float | None:
-        """Refuse a bound for continuous actions, whose densities have no natural scale."""
+        """Lower bound of log-probabilities; None if it is off, or for continuous actions, whose densities have no natural scale."""
         discrete = not any(isinstance(part, Continuous) for part in self.task.spec.action.parts)
         return math.log(self.config.log_epsilon) if self.config.log_epsilon and discrete else None
 

@@ -12,7 +12,7 @@ class Words(NamedTuple):
     positional: list[str]
     options: dict[str, str]  # --name value, names as they were written, without the dashes
     switches: set[str]
-    lists: dict[str, list[str]]  # options that may come again
+    lists: dict[str, list[str]]  # values of options that may be repeated
 
 
 def split(
@@ -23,7 +23,7 @@ def split(
 ) -> Words:
     """Split words: `--name value` or `--name=value`; a switch takes no value. `options` None accepts any name, checked later.
 
-    Options that may be given `again` and again are found in `lists`.
+    Options in `again` may be repeated; their values are in `lists`.
     """
     found = Words([], {}, set(), {name: [] for name in again})
     at = 0

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from shoal.observe import landscape
-from shoal.observe.plots import render
+from shoal.observe.drawing import render
 from shoal.optimize import pictures
 from shoal.optimize.axes import Real
 from shoal.optimize.judge import reporting_conditions
@@ -31,9 +31,8 @@ def draw(learnt: Learnt, folder: Path) -> list[Path]:
     if problem.n_conditions > 1:
         conditions = _along(problem.n_conditions, ALONG)
     if problem.n_conditions:
-        points = problem.join(
-            law.answers(conditions)[:, : problem.knob_width], conditions
-        )  # exactly these conditions, whose optima are known
+        # At exactly these conditions, whose optima are known.
+        points = problem.join(law.answers(conditions)[:, : problem.knob_width], conditions)
         for axis in problem.knobs:
             found = pictures.answers(problem, points, axis.name)
             columns = (found.at, found.law, found.best, found.law_values, found.best_values)
@@ -43,8 +42,8 @@ def draw(learnt: Learnt, folder: Path) -> list[Path]:
         seen = pictures.surface(problem, side=SIDE if problem.traceable else SIDE_CALLED)
         line = None
         if seen.names[1] in [axis.name for axis in problem.conditions]:
-            told = problem.denormalise(law.answers(_along(problem.n_conditions, 101)))
-            line = np.asarray(told[seen.names[0]]), np.asarray(told[seen.names[1]])
+            answers = problem.denormalise(law.answers(_along(problem.n_conditions, 101)))
+            line = np.asarray(answers[seen.names[0]]), np.asarray(answers[seen.names[1]])
         figures["contour"] = landscape.contour(seen.x, seen.y, seen.values, seen.names, law=line)
     made = []
     for name, figure in figures.items():

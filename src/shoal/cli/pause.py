@@ -28,12 +28,12 @@ def run(words: list[str]) -> int:
     handle.pause()
     summary = handle.wait()
     if "quiet" not in parsed.switches:
-        print(_told(summary, path), file=sys.stderr)
+        print(_result(summary, path), file=sys.stderr)
     return 0
 
 
-def _told(summary: Mapping[str, Any], path: str) -> str:
-    if "env_steps" not in summary:  # of `shoal optimize`, which has written its law meanwhile
+def _result(summary: Mapping[str, Any], path: str) -> str:
+    if "env_steps" not in summary:  # `shoal optimize`, which has written its law meanwhile
         return f"paused: {path} holds the law so far, which cannot be resumed"
     hint = f"shoal train --resume {path} continues it"
     if not summary.get("resumable", True):

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 
 class SeriesProgress(NamedTuple):
-    tell: Callable[[int, int, str], None]  # runs done, runs in all, what comes next
+    tell: Callable[[int, int, str], None]  # runs done, runs in all, name of the next run
     say: Callable[[str], None]  # a line that stays
 
 

@@ -25,8 +25,7 @@ def run(words: list[str]) -> int:
     handle.stop()
     summary = handle.wait()
     if "quiet" not in parsed.switches:
-        steps = (
-            f" after {summary['env_steps']:,} steps" if "env_steps" in summary else ""
-        )  # `shoal optimize` has others
+        # The summary of `shoal optimize` has no environment steps.
+        steps = f" after {summary['env_steps']:,} steps" if "env_steps" in summary else ""
         print(f"{summary.get('ended', 'stopped')}{steps}: {path}", file=sys.stderr)
     return 0

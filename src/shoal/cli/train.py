@@ -98,7 +98,7 @@ def _train(
         return _several(api, env, range(first, first + seeds), own, settings, common, "json" in parsed.switches)
     finished = api.train(env, out=own.get("out"), resume=own.get("resume"), **common, **settings)
     if not common["quiet"]:
-        _tell(finished)
+        _print_result(finished)
     if "json" in parsed.switches:
         print(msgspec.json.encode(finished.summary).decode(), flush=True)
     return 0
@@ -130,7 +130,7 @@ def _given(own: Mapping[str, str], settings: Mapping[str, Any]) -> dict[str, Any
 
 
 def _named_runtime(own: Mapping[str, str], settings: Mapping[str, Any]) -> Any:
-    """The runtime, where it is named. The default depends on the environment, which no guard should make."""
+    """The runtime if it is named. The default depends on the environment, which the guarding process must not make."""
     return _given(own, settings).get("runtime", {}).get("name")
 
 
@@ -172,7 +172,7 @@ def _several(
         summaries.append(finished.summary)
         common["started_at"] = None  # imports count only once
         if not common["quiet"]:
-            _tell(finished)
+            _print_result(finished)
     scores = [s["eval_mean"] if s["eval_mean"] is not None else s["return_mean"] for s in summaries]
     known = [score for score in scores if score is not None]
     whole = summarise(known) if known else None
@@ -188,7 +188,7 @@ def _several(
     return 0
 
 
-def _tell(finished: Any) -> None:
+def _print_result(finished: Any) -> None:
     """Print the results and the run folder."""
     s = finished.summary
     speed = f" at {s['steps_per_s']:,.0f} steps/s" if s["steps_per_s"] else ""

@@ -98,13 +98,13 @@ def _tune(env: str | None, values: dict[str, Any], parsed: Words) -> int:
         else:
             study = api.run_tuning(values, parsed.options.get("study"), tell=shown.tell, begun=shown.begin)
     if not quiet:
-        _tell(study)
+        _print_result(study)
     if wants_json:
         print(json.dumps(study.summary()), flush=True)
     return 0
 
 
-def _tell(study: Any) -> None:
+def _print_result(study: Any) -> None:
     """Print the best configuration, the command that trains it, and the study's folder."""
 
     def say(line: str) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 # The first word of a path: no two uses share a key.
-ACTING, LEARNING, INIT, ENVS, EVALUATION, STARTS, REPLAYING, GOSSIP, STRAYING, PLANNING, CHECKING = range(11)
+ACTING, LEARNING, INIT, ENVS, EVALUATION, STARTS, REPLAYING, GOSSIP, RANDOM_ACTIONS, PLANNING, CHECKING = range(11)
 _POOL = 4  # words that NumPy's SeedSequence holds
 
 
@@ -14,7 +14,7 @@ def key_data(seed: int, *path: int) -> np.ndarray:
     return np.random.SeedSequence(entropy=seed, spawn_key=path).generate_state(2)
 
 
-def going_on(start: int) -> tuple[int, ...]:
+def resumed_at(start: int) -> tuple[int, ...]:
     """The suffix of a key path in a run resumed from `start`, when the number of keys drawn before is unknown."""
     return (start,) if start else ()
 

@@ -175,7 +175,7 @@ class Roster(Protocol):
     """Division of labour: shares out a fixed number of turns among workers, each at its own speed.
 
     Ordering: turns are numbered in the order in which they are taken; under `inline` workers alternate. Blocking: `turn`
-    waits until the roster is open, and for ever once all turns are taken; `meet` waits for the other workers. Threads:
+    waits until the roster is open, and never returns once all turns are taken; `meet` waits for the other workers. Threads:
     one caller per worker. Death: a turn that was taken and not finished passes to the worker's successor.
     """
 
@@ -244,7 +244,7 @@ class Pool(Protocol):
     """A shared replay: each worker writes rows into a ring of its own, and all workers read all rings.
 
     Ordering: a ring holds its writer's newest rows. Blocking: never. Threads: one writer per ring, any readers; a reader
-    is told which rows were overwritten while it read them. Death: when a worker dies inside a write, at most that
+    learns from a mask which rows were overwritten while it read them. Death: when a worker dies inside a write, at most that
     write's rows are missing, and the rows that it may have touched count as overwritten; its successor continues in the
     same ring without waiting.
     """

@@ -150,10 +150,9 @@ class Context:
 
     name: str
     fault: Callable[[Fault], None]  # report a failure that was recovered from
-    beat: Callable[[], None] = lambda: None  # called at every environment step: a role may be told there to end
-    env: Callable[[bool], None] = lambda inside: (
-        None
-    )  # True before every environment call, False after it: only these calls are timed
+    beat: Callable[[], None] = lambda: None  # called at every environment step, where the runtime may end the role
+    # Called with True before every environment call and with False after it: only these calls are timed.
+    env: Callable[[bool], None] = lambda inside: None
 
 
 Steps = Generator[Op[Any] | Report, Any, None]

@@ -60,6 +60,8 @@ class NewsFormat:
 
 @dataclass(frozen=True)
 class News:
+    """A piece of news that was read. Times are seconds on the monotonic clock."""
+
     steps: int
     began: float
     ended: float

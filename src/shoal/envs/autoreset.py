@@ -94,7 +94,7 @@ class Rows:
         if not self._all_finite(reward):
             self._forget(slot, t)
         if self.batch.faults:
-            self._tell()
+            self._report_faults()
 
     def snapshot(self) -> dict[str, np.ndarray]:
         """The state that `restore` needs, taken between two unrolls; {} if the batch cannot be saved."""
@@ -114,7 +114,7 @@ class Rows:
         self._ended = np.array(arrays["ended"])
         self._any_ended = bool(self._ended.any())
         self._begun = True
-        self._tell()
+        self._report_faults()
 
     def close(self) -> None:
         self.batch.close()
@@ -128,7 +128,7 @@ class Rows:
         self._begun = True
         for index in np.flatnonzero(self._not_finite()):
             self._replace(int(index), "its first observation")
-        self._tell()
+        self._report_faults()
 
     def _startable(self) -> Startable:
         if not isinstance(self.batch, Startable):
@@ -157,7 +157,7 @@ class Rows:
         slot["obs"][t + 1] = self.obs
 
     def _all_finite(self, reward: np.ndarray) -> bool:
-        """Whether all values are finite. One sum of squares tells; if it overflows, every value is checked."""
+        """Whether all values are finite. A finite sum of squares proves it; otherwise every value is checked."""
         flat = self.obs.reshape(-1)
         with np.errstate(over="ignore", invalid="ignore"):
             squares = reward.dot(reward) + (0.0 if self._finite else flat.dot(flat))
@@ -184,7 +184,7 @@ class Rows:
             f"environment {name!r} began {RESTARTS} episodes in a row with an observation that is not finite"
         )
 
-    def _tell(self) -> None:
+    def _report_faults(self) -> None:
         faults = list(self.batch.faults)
         self.batch.faults.clear()
         for kind, detail in faults:

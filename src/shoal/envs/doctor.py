@@ -172,7 +172,7 @@ def _behaviour(env: Any, played: Played) -> list[Finding]:
             Finding("error", "it resets itself in the step that ends an episode: the last observation is lost", fix)
         )
     elif played.goes_on:
-        what = "it goes on after terminated, as if nothing had happened; Shoal always resets there"
+        what = "it can be stepped on after terminated; Shoal always resets there"
         found.append(Finding("info", what, "Nothing to do, unless `terminated` was meant for something else."))
     return found
 
@@ -253,7 +253,7 @@ def _endings(env: Any, played: Played) -> list[Finding]:
 def _resets_itself(played: Played) -> bool:
     """Whether the observation returned at an end is already the first one of the next episode."""
     ends = [episode for episode in played.episodes if episode.terminated and len(episode.rewards) > 1]
-    if any(episode.told_final for episode in ends):
+    if any(episode.has_final for episode in ends):
         return True
     if len(ends) < 3 or not played.goes_on or len(played.starts) < 3:
         return False

@@ -1,7 +1,7 @@
 """EnvPool's table of ids, imported one family at a time.
 
 `import envpool` loads 17 families, 1,651 ids and matplotlib, which takes a second. Training needs one family, and Gymnasium's
-entry point of the same id tells which. Any other id, or other code in this process that uses EnvPool, loads all of them.
+entry point of the same id shows which. Any other id, or other code in this process that uses EnvPool, loads all of them.
 """
 
 from __future__ import annotations

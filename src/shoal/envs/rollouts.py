@@ -24,7 +24,7 @@ class Episode:
     truncated: bool = False
     bad_obs: bool = False  # NaN or infinite
     outside: str | None = None  # why an observation is not in its space
-    told_final: bool = False  # the info has a final observation besides the one returned
+    has_final: bool = False  # the info has a final observation besides the one returned
     last: np.ndarray = field(default_factory=lambda: np.zeros(0))
     before_last: np.ndarray = field(default_factory=lambda: np.zeros(0))
 
@@ -36,7 +36,7 @@ class Played:
     episodes: list[Episode] = field(default_factory=list)
     starts: list[np.ndarray] = field(default_factory=list)  # first observations, flat
     seconds: list[float] = field(default_factory=list)  # of each step
-    goes_on: bool = False  # a step after terminated did not raise and did not terminate again
+    goes_on: bool = False  # a step after `terminated` neither raised nor terminated again
     failure: str | None = None  # why playing had to stop: the protocol was broken, or the environment raised
     raised: bool = False  # the environment raised
 
@@ -90,7 +90,7 @@ def _episode(env: Any, seed: int, played: Played, until: float, most_steps: int)
         episode.last = flat
         episode.rewards.append(float(reward))
         episode.terminated, episode.truncated = bool(terminated), bool(truncated)
-        episode.told_final = any(key in info for key in FINAL)
+        episode.has_final = any(key in info for key in FINAL)
     if episode.terminated:
         played.goes_on = _goes_on(env)
 

@@ -16,7 +16,7 @@ from shoal.envs.autoreset import Rows, called
 from shoal.envs.jax_envs import BatchedJax, actor_key
 from shoal.envs.source import Source
 from shoal.experiment import Plan
-from shoal.launch.resuming import parts_to_go_on_from, state_to_go_on_from, with_replay
+from shoal.launch.resuming import resumed_parts, resumed_state, with_replay
 from shoal.learning.replay_update import check_memory
 from shoal.process.device import available_memory
 from shoal.run.checkpoints import Loaded
@@ -81,8 +81,8 @@ def make_blueprint(
         start=start,
         spent=spent,
         horizon=settings.schedule_steps or 0,
-        state=state_to_go_on_from(plan, algorithm, loaded, say) if loaded else {},
-        snapshots=parts_to_go_on_from(plan, loaded, say) if loaded else {},
+        state=resumed_state(plan, algorithm, loaded, say) if loaded else {},
+        snapshots=resumed_parts(plan, loaded, say) if loaded else {},
         starts=plan.source.starts(algorithm, plan.actors),
         report_every=settings.report_every,
         driven=driven,

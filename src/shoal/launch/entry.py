@@ -48,7 +48,7 @@ class Result:
 
     @property
     def state(self) -> LearnerState | None:
-        """The learner's last state, as in the last checkpoint; None if a resumed run had nothing left to do."""
+        """The learner's last state, as in the last checkpoint."""
         state: LearnerState | None = self.outcome.state
         return state
 
@@ -86,7 +86,7 @@ def run(
     if out is not None and resume is not None:
         raise BadInput("--out and --resume: a resumed run continues in its own folder")
     folder = _new_folder(plan, out) if resume is None else _known_folder(resume)
-    with StopRequest() as stop, RunLock(folder.path, say, hears=stop.active) as lock:
+    with StopRequest() as stop, RunLock(folder.path, say, takes_signals=stop.active) as lock:
         stop.on_abort(lock.release)
         with _discarded_if_refused(folder, resume is None), evaluator_of(plan, folder, record) as evaluator:
             aside(stop.listener())
@@ -112,7 +112,7 @@ def run(
                     begun=begun,
                 )
                 folder.write_config(plan.as_dict())
-                folder.summary_path.unlink(missing_ok=True)  # it is the result of an earlier life of this run
+                folder.summary_path.unlink(missing_ok=True)  # the summary from before the resume
                 for note in () if quiet else plan.notes:
                     say(note)
 

@@ -97,9 +97,9 @@ class Evaluator:
         try:
             self._process = self._made(gently)
         except CannotSend as error:
-            self._stay_here(str(error))
+            self._evaluate_here(str(error))
 
-    def _stay_here(self, why: str) -> None:
+    def _evaluate_here(self, why: str) -> None:
         self.close()
         self.apart = False
         self._say(f"evaluation runs in the main process: {self._name} cannot be sent to another one ({why})")
@@ -119,7 +119,7 @@ class Evaluator:
     def begin(
         self, actor: Any, episodes: int, *, sample: bool, seed: int, on_episode: OnEpisode = lambda ret: None
     ) -> None:
-        """As `play`, without waiting: `look` returns the result. Abandons whatever was begun before."""
+        """As `play`, without waiting: `look` returns the result. Abandons an evaluation that is still running."""
         todo = [(episode, 0) for episode in range(episodes)]
         request = PlayRequest(todo, min(TOGETHER, episodes), sample, seed, to_vector(actor).tobytes())
         self._match = _Match(request, on_episode)
@@ -156,7 +156,7 @@ class Evaluator:
     def _lost(self, match: _Match, gone: Gone) -> None:
         """Let another process play the rest. The episode whose environment was being called gets another start."""
         if gone.kind == "unsent":
-            self._stay_here(gone.detail.splitlines()[-1])
+            self._evaluate_here(gone.detail.splitlines()[-1])
             return
         if gone.kind == "bug":
             raise self._bug(gone)
@@ -169,11 +169,11 @@ class Evaluator:
         self._process.ask(encode(match.rest()))
 
     def _bug(self, gone: Gone) -> EvaluationFailed:
-        self._tell("evaluator_failed", gone.detail)
+        self._report("evaluator_failed", gone.detail)
         return EvaluationFailed(f"evaluation failed: {gone.detail.splitlines()[-1]}", detail=gone.detail)
 
     def _fault(self, match: _Match, kind: str, detail: str) -> None:
-        self._tell(kind, detail)
+        self._report(kind, detail)
         match.faults += 1
         if match.faults > self._most:
             raise EvaluationFailed(
@@ -181,7 +181,7 @@ class Evaluator:
                 f" {kind}: {detail.strip().splitlines()[-1]}; {len(match.ended)} of {match.episodes} episodes were played"
             )
 
-    def _tell(self, kind: str, detail: str) -> None:
+    def _report(self, kind: str, detail: str) -> None:
         self.faults += 1
         self._on_fault(Fault(role="evaluator", kind=kind, detail=detail))
 
@@ -197,7 +197,7 @@ class Evaluator:
             try:
                 return self._film(msgspec.structs.replace(request, backend=backend))
             except (BadInput, EvaluationFailed) as error:
-                why = why or error  # report the first, which usually works
+                why = why or error  # report the failure of the first renderer, which usually works
             if "mujoco" not in sys.modules:  # only MuJoCo has several renderers to try
                 break
             self.close()  # a process cannot change a renderer that it has loaded
@@ -213,7 +213,7 @@ class Evaluator:
             if isinstance(message, NoPictureMessage):
                 raise BadInput(message.reason)
             assert not isinstance(message, EndedMessage)
-            self._tell(message.kind, message.detail)
+            self._report(message.kind, message.detail)
             broken = message.detail
         raise EvaluationFailed(
             f"{self._name} broke {FILM_TRIES} times while it was filmed, the last time with {broken}"
@@ -231,12 +231,12 @@ class Evaluator:
             gone = self._process.gone
             if gone is not None:
                 if gone.kind == "unsent":
-                    self._stay_here(gone.detail.splitlines()[-1])
+                    self._evaluate_here(gone.detail.splitlines()[-1])
                     return self._filmed(request)
                 self.close()
                 if gone.kind == "bug":
                     raise self._bug(gone)
-                self._tell(_KINDS[gone.kind], f"the process that filmed {gone.detail}")
+                self._report(_KINDS[gone.kind], f"the process that filmed {gone.detail}")
                 raise EvaluationFailed(f"the process that filmed {self._name} {gone.detail}")
 
 

@@ -24,7 +24,7 @@ RETURNS = "reward/returns"  # the leaf with one number for each environment of t
 OLD_LASTING = [REPLAY]  # lasting parts of checkpoints that do not list them
 
 
-def state_to_go_on_from(plan: Plan, algorithm: Algorithm, loaded: Loaded, say: Say) -> dict[str, np.ndarray]:
+def resumed_state(plan: Plan, algorithm: Algorithm, loaded: Loaded, say: Say) -> dict[str, np.ndarray]:
     """The learner's leaves that fit. Raises `BadInput` if weights or moments do not; reward statistics may start over."""
     saved = under(loaded.arrays, "state/")
     before, now = _config_of(loaded), _plain(plan.as_dict())
@@ -52,14 +52,14 @@ def state_to_go_on_from(plan: Plan, algorithm: Algorithm, loaded: Loaded, say: S
     return {name: array for name, array in saved.items() if name in wanted and name not in strange}
 
 
-def parts_to_go_on_from(plan: Plan, loaded: Loaded, say: Say) -> dict[str, dict[str, np.ndarray]]:
+def resumed_parts(plan: Plan, loaded: Loaded, say: Say) -> dict[str, dict[str, np.ndarray]]:
     """The roles' parts: all of them, or only the lasting ones if the number or kind of roles has changed."""
     parts: dict[str, dict[str, np.ndarray]] = {}
     for name, array in under(loaded.arrays, "part/").items():
         part, _, leaf = name.partition("/")
         parts.setdefault(part, {})[leaf] = array
     before, now = _config_of(loaded), _plain(plan.as_dict())
-    changed = [(f"--{name}", before[name], now[name]) for name in SIZES if before and before[name] != now[name]]
+    changed = [(f"--{name}", before[name], now[name]) for name in SIZES if name in before and before[name] != now[name]]
     changed += _changes_of_topology(before.get("topology", {}), now["topology"])
     if not changed:
         return parts

@@ -129,7 +129,7 @@ class Stage:
         finally:
             mark(OUTSIDE)
         try:
-            watched: Any = _Watched(env, mark)
+            watched: Any = _Marked(env, mark)
             limits = {"max_steps": asked.max_steps, "seconds": asked.seconds}
             return ClipMessage(self.record(watched, policy.alone, seed=asked.seed, name=self.source.name, **limits))
         except BadInput as error:
@@ -141,7 +141,7 @@ class Stage:
                 env.close()
 
 
-class _Watched:
+class _Marked:
     """An environment whose calls are marked."""
 
     def __init__(self, env: Any, mark: Mark) -> None:

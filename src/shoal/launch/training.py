@@ -58,9 +58,8 @@ class Outcome:
     reports: int = 0
     lag_sum: float = 0.0  # of the reports' means
     lag_max: float = 0.0
-    histogram: Counter[int] = field(
-        default_factory=Counter
-    )  # {age of the acting weights in versions: rows learnt from}
+    # {age of the acting weights in versions: rows learnt from}
+    histogram: Counter[int] = field(default_factory=Counter)
     faults: int = 0
     times: dict[str, float] = field(default_factory=dict)  # total seconds by metric `time/...`
     checks: deque[Check] = field(default_factory=lambda: deque(maxlen=WINDOW))  # the last ones, of --until-eval
@@ -309,10 +308,10 @@ class Training:
                 key = name.removeprefix("time/")
                 outcome.times[key] = outcome.times.get(key, 0.0) + value
         mean = outcome.return_mean
-        said = status(report.metrics) + (() if self._checks is None else (self._checks.line,))
+        lines = status(report.metrics) + (() if self._checks is None else (self._checks.line,))
         if mean is not None:
             self._course.add(mean)
-        self._panel.update(outcome.env_steps, outcome.wall_s, mean, self._course.points, outcome.times, said)
+        self._panel.update(outcome.env_steps, outcome.wall_s, mean, self._course.points, outcome.times, lines)
 
     def _fault(self, fault: Fault) -> None:
         if fault.kind == BAD_UPDATE:
@@ -324,14 +323,12 @@ class Training:
         self._gathered.add({f"fault/{fault.kind}": 1.0})
         self._write()
         self._log(f"{fault.role} {fault.kind}\n{fault.detail}")
-        first_line = fault.detail.strip().splitlines()[-1]
-        self._alert(
-            f"fault {outcome.faults}: {fault.role}: {fault.kind}: {first_line} (recovered; details in faults.log)"
-        )
+        cause = fault.detail.strip().splitlines()[-1]  # of a traceback, the line with the exception
+        self._alert(f"fault {outcome.faults}: {fault.role}: {fault.kind}: {cause} (recovered; details in faults.log)")
         if count > most:
             raise RunFailed(
                 f"{count} faults, more than --max-faults {most}: environment {self.plan.source.name!r}:"
-                f" {fault.kind}: {first_line}"
+                f" {fault.kind}: {cause}"
             )
 
     def _bad_update(self, fault: Fault) -> None:
@@ -364,10 +361,10 @@ class Training:
         """
         self._write(now=True)
         outcome = self.outcome
+        if outcome.state is None:  # ended before its first update: the state is the one that it began with
+            outcome.state = self.blueprint.initial_state()
         if outcome.version == self._saved_version:
             return
-        if outcome.state is None:  # ended before the first update: resume begins with the same weights
-            outcome.state = self.blueprint.initial_state()
         arrays = {f"state/{name}": array for name, array in named_leaves(outcome.state).items()}
         parts = self._session.snapshots() if exact else {}
         for name, part in parts.items():

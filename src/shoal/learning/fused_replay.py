@@ -1,6 +1,6 @@
-"""A replay inside of a compiled loop: one ring of rows on the device, drawn from uniformly, and the update that learns from it.
+"""A replay inside a compiled loop: one ring of rows on the device, drawn from uniformly, and the update that learns from it.
 
-Saved as `replay.Rings` saves one ring, so that a run may go on under another runtime.
+Snapshots have the format of one ring of `replay.Rings`, so that a run can resume under another runtime.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class DeviceReplay(NamedTuple):
     """Row number i lies in slot `i % capacity`."""
 
     rows: Any  # a named tuple of arrays [capacity, ...]
-    written: Array  # [] int32 rows ever
+    written: Array  # [] int32 rows so far; once the ring is full, as `_wrapped` counts them
     owed: Array  # [] int32 environment steps x repeats whose gradients are still to come
 
 
@@ -46,7 +46,7 @@ def check(blueprint: Blueprint) -> None:
 
 
 def empty(blueprint: Blueprint) -> DeviceReplay:
-    """A ring without rows; or, in a run that goes on, with those that were saved."""
+    """A ring without rows."""
     slots = replay_of(blueprint).capacity
     fields = row_record(blueprint).fields
     rows = type(rows_of(blueprint))(*(jnp.zeros((slots, *f.shape), f.dtype) for f in fields))
@@ -54,16 +54,22 @@ def empty(blueprint: Blueprint) -> DeviceReplay:
 
 
 def restored(blueprint: Blueprint, arrays: Mapping[str, np.ndarray]) -> DeviceReplay:
-    """From a snapshot of this ring, or of any rings with such rows, whose learners may have counted steps elsewhere."""
+    """The ring of a snapshot, which may also come from rings on the host; those need not have saved `owed`."""
     views = Rings.record(row_record(blueprint), 1, replay_of(blueprint).capacity).empty()
     rings = Rings.over(views)
     rings.restore(arrays)
     rows = type(rows_of(blueprint))(**{name: jnp.asarray(a[0]) for name, a in Rings.rows_of(views).items()})
-    return DeviceReplay(rows, jnp.int32(rings.counts()[0]), jnp.int32(arrays["owed"][0] if "owed" in arrays else 0))
+    written = _wrapped(int(rings.counts()[0]), rings.slots)
+    return DeviceReplay(rows, jnp.int32(written), jnp.int32(arrays["owed"][0] if "owed" in arrays else 0))
+
+
+def _wrapped(written: Any, slots: int) -> Any:
+    """A count below `2 * slots` that stands for the same place in the ring: the number of all rows would overflow within days."""
+    return written - slots * (written // slots - 1) * (written >= 2 * slots)
 
 
 def snapshot(replay: DeviceReplay) -> dict[str, np.ndarray]:
-    """As the memory of a learner on the host gives it."""
+    """The rows and counts in the format of the replay on the host."""
     slots, written = len(jax.tree.leaves(replay.rows)[0]), int(replay.written)
     rows = {f"rows/{n}": np.asarray(a)[None, :written] for n, a in replay.rows._asdict().items()}
     counts = {"counters": np.array([[written, written]]), "slots": np.array([slots]), "seen": np.array([written])}
@@ -79,7 +85,7 @@ def replay_update(
     key: Array,
     progress: Array,
 ) -> tuple[LearnerState, DeviceReplay, dict[str, Array]]:
-    """Keep the unroll, then make the gradients that have fallen due. Metrics are NaN where none has."""
+    """Store the unroll's rows, then compute the gradients that are due. Without one, the metrics are NaN."""
     algorithm: Algorithm = blueprint.algorithm
     wanted, count = replay_of(blueprint), gradients_a_call(blueprint)
     state, _, kept, fine = prepare(algorithm, state, acted, [trajectory], key, progress)
@@ -87,7 +93,7 @@ def replay_update(
     valid = kept.valid & fine  # rows by which statistics overflow are not kept either
     at = jnp.where(valid, (replay.written + jnp.cumsum(valid) - 1) % slots, slots)
     rows = jax.tree.map(lambda ring, new: ring.at[at].set(new, mode="drop"), replay.rows, kept.rows)
-    written = replay.written + valid.sum(dtype=jnp.int32)
+    written = _wrapped(replay.written + valid.sum(dtype=jnp.int32), slots)
     size = jnp.minimum(written, slots)
     ready = size >= max(wanted.warmup, wanted.batch)
     owed = replay.owed + jnp.where(ready, trajectory.reward.size * wanted.repeats, 0)

@@ -26,8 +26,8 @@ class Gradient(NamedTuple):
     vector: np.ndarray  # flat, in the order of the params
     metrics: dict[str, float]
     stop: bool  # neither this nor a further gradient of the unroll should be applied
-    moved: np.ndarray | None = None  # [groups] bool: parameter groups that it moves; None is all of them
-    errors: np.ndarray | None = None  # [batch] of the rows it was made of, if they were drawn from a replay
+    moved: np.ndarray | None = None  # [groups] bool: parameter groups that it moves; None means all
+    errors: np.ndarray | None = None  # [batch] of its rows, if they were drawn from a replay
 
 
 class GradientSteps(Protocol):
@@ -110,16 +110,11 @@ class UnrollGradients:
 
 
 class ReplayGradients:
-    """Keeps each unroll in a replay, and makes as many gradients on it as its steps allow, in multiples of `together`."""
+    """Stores each unroll in a replay, and computes as many gradients as its steps allow, in multiples of `together`."""
 
     def __init__(self, blueprint: Blueprint, memory: ReplayMemory, watch: Watch, together: int = 1) -> None:
-        self._blueprint, self._seed, self._replay, self._memory = (
-            blueprint,
-            blueprint.seed,
-            replay_of(blueprint),
-            memory,
-        )
-        self._together = together
+        self._blueprint, self._seed = blueprint, blueprint.seed
+        self._replay, self._memory, self._together = replay_of(blueprint), memory, together
         self._watch = watch
         self._prepare = compiled_replay(blueprint.algorithm).prepare
         self._steps = compiled_steps(blueprint.algorithm)
@@ -151,14 +146,14 @@ class ReplayGradients:
 
     def minibatches(self, first: int) -> tuple[Any, np.ndarray]:
         """(minibatches of gradients `first` to `first + together`, arrays [together, ...]; their key data)."""
-        # By NumPy: JAX would take longer for the slicing than for the learning.
+        # Sliced with NumPy: JAX would take longer for the slicing than for the learning.
         drawn = jax.tree.map(lambda x: np.asarray(x)[first : first + self._together], self._batch.drawn)
         return drawn, key_data(self._seed, LEARNING, self._version, first)
 
     def learnt(self, first: int, errors: Any) -> None:
         """Report the errors [count, batch] of the gradients from `first` on to a prioritized replay.
 
-        Only of sound gradients: an error that is not finite would be a priority that no other row comes near.
+        For sound gradients only: an error that is not finite would give its row a priority that is not finite.
         """
         if self._replay.kind == "prioritized":
             self._memory.feedback(self._batch.indices[first : first + len(errors)], np.asarray(errors))
@@ -170,8 +165,8 @@ class ReplayGradients:
         drawn = jax.tree.map(lambda x: np.asarray(x)[index], self._batch.drawn)
         key = key_data(self._seed, LEARNING, self._version, index)
         vector, metrics, errors, moved = self._steps.drawn(state, drawn, key)
-        told = None if moved is None else np.asarray(moved)
-        return Gradient(np.asarray(vector), self.named(metrics), False, told, np.asarray(errors))
+        mask = None if moved is None else np.asarray(moved)
+        return Gradient(np.asarray(vector), self.named(metrics), False, mask, np.asarray(errors))
 
     def snapshots(self) -> Snapshot:
         if not is_saved(self._blueprint):

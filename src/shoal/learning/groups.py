@@ -1,6 +1,6 @@
-"""Parameter groups: learning rates of their own, and groups that a gradient leaves as they were.
+"""Parameter groups: each has its own learning rate, and a gradient may leave a group unchanged.
 
-On trees a leaf's group is the top-level name that it lies under. On a slice of the flat vector it is an index an entry.
+In a tree, a leaf's group is its top-level name. In a slice of the flat vector, every entry has the index of its group.
 """
 
 from __future__ import annotations

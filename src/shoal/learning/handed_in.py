@@ -1,4 +1,4 @@
-"""What a driver hands in, taken into the learner's state: weights, statistics of observations, other leaves."""
+"""Adoption of what a driver hands in: weights, statistics of observations and other leaves of the learner's state."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from shoal.ops import statistics
 
 
 def adopted(algorithm: Algorithm, state: LearnerState, reply: Reply) -> LearnerState:
-    """`state` with what the reply brings: no gradient is counted, and no target or schedule moves."""
+    """`state` with the contents of the reply: no gradient is counted, and no target or schedule moves."""
     if reply.weights is not None:
         params = layout_of(state.params).tree(np.array(reply.weights, np.float32))  # a copy, which JAX may keep
         state = algorithm.adopt(state, jax.device_put(params))
@@ -32,7 +32,7 @@ def with_others(mine: Moments, others: Moments) -> Moments:
 
 
 def check(state: LearnerState, reply: Reply) -> None:
-    """Raise `BadInput` for what does not fit the state, or is not finite."""
+    """Raise `BadInput` if the contents of the reply do not fit the state or are not finite."""
     if reply.weights is not None:
         size = layout_of(state.params).size
         if reply.weights.shape != (size,):

@@ -48,7 +48,7 @@ class Intake:
     def _give_back(self) -> None:
         """Free the slots that a predecessor took and never released; their unrolls are lost.
 
-        In lockstep they are taken again: the actors wait for the weights that they lead to, and would wait for ever.
+        In lockstep the unrolls are taken again, because the actors wait for the weights that result from them.
         """
         for lane in range(self._stream.lanes):
             if self._source.max_lag == 0 and not self._source.shared:

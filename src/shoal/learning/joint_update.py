@@ -218,9 +218,8 @@ class JointUpdate:
                 if mean[-1] > 0:  # some learner's policy has moved too far
                     return judged(state, _means(seen or [metrics]))
                 seen.append(metrics)
-                state, fine = c.apply(
-                    state, mean[:-1]
-                )  # weights that are not finite stay so: the last verdict covers all
+                # Weights that are not finite stay so: the last verdict covers all.
+                state, fine = c.apply(state, mean[:-1])
         return judged(state, _means(seen))
 
     def _alone(

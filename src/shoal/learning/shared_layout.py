@@ -151,7 +151,7 @@ class SharedLayout:
         return np.concatenate([body[:, : self.size].reshape(-1), parts[0, rows * size :]])
 
     def group_slice(self, shard: int, shards: int) -> np.ndarray:
-        """[slice_size] the parameter group of each entry of one shard's slice; zeros fill up the last."""
+        """[slice_size] the parameter group of each entry of one shard's slice; the last slice is padded with zeros."""
         size = self.slice_size(shards)
         padded = np.zeros(size * shards, np.int64)
         if self._algorithm.groups:

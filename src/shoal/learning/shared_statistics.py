@@ -24,9 +24,7 @@ def _gathered(obs: Array, valid: Array) -> Moments:
 
 @jax.jit
 def _merged(shared: Moments, mine: Moments) -> Moments:
-    after = statistics.merge(shared, mine)
-    held = jax.numpy.minimum(after.count, statistics.HORIZON)
-    return Moments(held, after.mean, after.m2 * (held / jax.numpy.maximum(after.count, 1.0)))
+    return statistics.faded(statistics.merge(shared, mine))
 
 
 class SharedStatistics:

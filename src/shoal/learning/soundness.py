@@ -52,7 +52,7 @@ def _statistics(state: LearnerState) -> Any:
 
 
 def spoilt_if_unsound(vector: Array, metrics: Mapping[str, Array]) -> Array:
-    """A gradient that is sent without its loss: all NaN if the loss is not finite, so that the receiver can tell."""
+    """A gradient that is sent without its loss: all NaN if the loss is not finite, so that the receiver notices."""
     return jnp.where(finite_losses(metrics), vector, jnp.nan)
 
 
@@ -131,7 +131,7 @@ def why(seen: Mapping[str, float]) -> str:
     if math.isfinite(norm := seen.get("grad_norm", math.nan)):
         losses.append(f"gradient norm {norm:g}")
     numbers = {"weights of norm": "seen/weights", "observations up to": "seen/obs", "rewards up to": "seen/reward"}
-    told = [f"{words} {seen[name]:g}" for words, name in numbers.items() if name in seen]
+    shown = [f"{words} {seen[name]:g}" for words, name in numbers.items() if name in seen]
     if "learning rate" not in cause:
-        told.append(f"learning rate {rate:g}")
-    return f"{cause} ({', '.join([*losses, *told])})"
+        shown.append(f"learning rate {rate:g}")
+    return f"{cause} ({', '.join([*losses, *shown])})"

@@ -10,11 +10,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, LogLocator, NullLocator, StrMethodFormatter
 
-from shoal.observe.plots import _INK, BLUE, CYAN, GREEN, PURPLE, RED, YELLOW, _label, _style
+from shoal.observe.drawing import GREY, INK, PALETTE, label_axes, style_axes
 
-COLOURS = (BLUE, RED, GREEN, YELLOW, PURPLE, CYAN)
 MARKS = "osD^vP"
-_GREY = "#888888"
 _APART = 0.06  # how far lines are moved sideways, in octaves, so that their error bars do not hide each other
 _WIDE = 20.0  # the axis is logarithmic if largest / smallest exceeds this
 
@@ -24,23 +22,23 @@ def actors(figure: Mapping[str, Any], reference: Mapping[str, Mapping[str, Any]]
 
     The published numbers are from the rows of `reference` whose names are numbers of actors, in the figure's own column.
     """
-    told = {int(row): values[figure["name"]] for row, values in reference.items() if _known(row, values, figure)}
+    published = {int(row): values[figure["name"]] for row, values in reference.items() if _known(row, values, figure)}
     lines = figure["lines"]
-    counts = sorted({point["actors"] for line in lines for point in line["points"]} | set(told))
-    if len(counts) == 1 and not told:
+    counts = sorted({point["actors"] for line in lines for point in line["points"]} | set(published))
+    if len(counts) == 1 and not published:
         return _bars(figure)
     picture = Figure(figsize=(6.2, 3.8), layout="constrained")
     axes = picture.subplots()
-    _style(axes)
-    if told:
-        x, y = zip(*sorted(told.items()), strict=True)
-        axes.plot(x, y, color=_GREY, marker="x", ms=7, mew=2, lw=1.2, ls="--", label="published")
+    style_axes(axes)
+    if published:
+        x, y = zip(*sorted(published.items()), strict=True)
+        axes.plot(x, y, color=GREY, marker="x", ms=7, mew=2, lw=1.2, ls="--", label="published")
     for i, line in enumerate(lines):
         shift = 2 ** (_APART * (i - (len(lines) - 1) / 2))
         points = sorted(line["points"], key=lambda point: point["actors"])
         at, means = np.array([p["actors"] for p in points]) * shift, np.array([p["mean"] for p in points])
-        colour, mark = COLOURS[i % len(COLOURS)], MARKS[i % len(MARKS)]
-        dash = "-" if i < len(COLOURS) else ":"  # past the last colour
+        colour, mark = PALETTE[i % len(PALETTE)], MARKS[i % len(MARKS)]
+        dash = "-" if i < len(PALETTE) else ":"  # past the last colour
         axes.plot(at, means, color=colour, marker=mark, ms=5, lw=1.8, ls=dash, label=line["name"])
         _error_bars(axes, at, points, colour)
     axes.set_xscale("log", base=2)
@@ -48,7 +46,7 @@ def actors(figure: Mapping[str, Any], reference: Mapping[str, Mapping[str, Any]]
     axes.xaxis.set_minor_locator(NullLocator())
     axes.xaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
     axes.set_xlim(counts[0] / 1.2, counts[-1] * 1.2)
-    _scale(axes, [p["mean"] for line in lines for p in line["points"]] + list(told.values()))
+    _scale(axes, [p["mean"] for line in lines for p in line["points"]] + list(published.values()))
     handles, labels = axes.get_legend_handles_labels()
     picture.legend(
         handles,
@@ -56,11 +54,11 @@ def actors(figure: Mapping[str, Any], reference: Mapping[str, Mapping[str, Any]]
         loc="outside lower center",
         ncols=2,
         frameon=False,
-        labelcolor=_INK,
+        labelcolor=INK,
         fontsize=9,
         columnspacing=1.2,
     )
-    _label(axes, "actors", figure["y"])
+    label_axes(axes, "actors", figure["y"])
     return picture
 
 
@@ -73,16 +71,16 @@ def _bars(figure: Mapping[str, Any]) -> Figure:
     lines = figure["lines"]
     picture = Figure(figsize=(6.2, 0.45 * len(lines) + 1.2), layout="constrained")
     axes = picture.subplots()
-    _style(axes)
+    style_axes(axes)
     for i, line in enumerate(lines):
-        point, colour = line["points"][0], COLOURS[i % len(COLOURS)]
+        point, colour = line["points"][0], PALETTE[i % len(PALETTE)]
         axes.barh(i, point["mean"], color=colour, alpha=0.75, height=0.62)
         if point["low"] is not None:
-            axes.plot([point["low"], point["high"]], [i, i], color=_INK, lw=1.4)
+            axes.plot([point["low"], point["high"]], [i, i], color=INK, lw=1.4)
     axes.set_yticks(range(len(lines)), [line["name"] for line in lines])
     axes.set_ylim(len(lines) - 0.5, -0.5)
     axes.set_xlim(left=0)
-    _label(axes, f"{figure['y']}, {lines[0]['points'][0]['actors']} actors", "")
+    label_axes(axes, f"{figure['y']}, {lines[0]['points'][0]['actors']} actors", "")
     return picture
 
 

@@ -17,8 +17,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from shoal.observe import plots
 from shoal.observe.comparison_figures import Reference, dots, draw
+from shoal.observe.drawing import render
 from shoal.observe.page import PAGE
 from shoal.run.files import pretty, write_atomically
 from shoal.run.progress import clock
@@ -51,8 +51,8 @@ def cells(document: Document, table: Mapping[str, Any]) -> list[list[Cell]]:
     lines = []
     for row in _rows(document, table.get("where", {}), table["key"]):
         name = str(row["keys"][table["key"]])
-        told = document["reference"].get(name, {})
-        lines.append([_cell(name, table, column, row["values"], told) for column in table["columns"]])
+        reference = document["reference"].get(name, {})
+        lines.append([_cell(name, table, column, row["values"], reference) for column in table["columns"]])
     return lines
 
 
@@ -76,16 +76,16 @@ def differences(document: Document) -> list[str]:
     """Differences between our and the published numbers: one line per table, then one for each value that is worse."""
     if document["size"] != "full":
         return []
-    said = []
+    lines = []
     for table in document["tables"]:
         judged = [cell for line in cells(document, table) for cell in line if cell.verdict]
         if not judged:
             continue
         counts = {word: sum(cell.verdict == word for cell in judged) for word in ("better", "alike", "worse")}
-        said.append(f"{table['title']}: {', '.join(f'{n} {word}' for word, n in counts.items() if n)}")
+        lines.append(f"{table['title']}: {', '.join(f'{n} {word}' for word, n in counts.items() if n)}")
         worse = [cell for cell in judged if cell.verdict == "worse"]
-        said += [f"worse: {c.row}, {c.column}: {c.ours}, published {c.published}" for c in worse]
-    return said
+        lines += [f"worse: {c.row}, {c.column}: {c.ours}, published {c.published}" for c in worse]
+    return lines
 
 
 def markdown(document: Document) -> str:
@@ -118,9 +118,9 @@ def write_comparison(folder: Path, document: Document) -> Path:
     pictures += _dot_pictures(document)
     panels = []
     for name, title, hint, picture in pictures:
-        write_atomically(folder / f"{name}.png", plots.render(picture, "png"))
+        write_atomically(folder / f"{name}.png", render(picture, "png"))
         wide = " wide" if picture.get_figwidth() > 8 else ""
-        svg = plots.render(picture, "svg").decode()
+        svg = render(picture, "svg").decode()
         panels.append(f'<figure class="panel{wide}"><h2>{escape(title)}</h2><p>{escape(hint)}</p>{svg}</figure>')
     panels += [_clip(clip) for clip in document.get("clips", ())]
     body = "\n".join(
@@ -140,8 +140,10 @@ def _clip(clip: Mapping[str, str]) -> str:
     )
 
 
-def _cell(name: str, table: Mapping[str, Any], column: str, values: Mapping[str, Any], told: Mapping[str, Any]) -> Cell:
-    ours, published = values.get(column), told.get(column)
+def _cell(
+    name: str, table: Mapping[str, Any], column: str, values: Mapping[str, Any], reference: Mapping[str, Any]
+) -> Cell:
+    ours, published = values.get(column), reference.get(column)
     title, shown = table["columns"][column], "" if published is None else _number(published)
     if not ours:
         return Cell(name, title, "-", shown, "")
@@ -149,17 +151,19 @@ def _cell(name: str, table: Mapping[str, Any], column: str, values: Mapping[str,
     if isinstance(ours, Mapping):  # a ratio of rows: one number with its interval
         ends = tuple(ours["ci"]) if ours["ci"] else None
         return Cell(
-            name, title, *_told([ours["mean"]], ends, published, shown, judged, column in table.get("higher", ()))
+            name, title, *_compared([ours["mean"]], ends, published, shown, judged, column in table.get("higher", ()))
         )
     if isinstance(ours[0], str):
         return Cell(name, title, *_words(ours, published))
     lost = sum(not math.isfinite(value) for value in ours)
     if lost:
         return Cell(name, title, f"{lost} of {len(ours)} not finite", shown, "")
-    return Cell(name, title, *_told(ours, interval(ours), published, shown, judged, column in table.get("higher", ())))
+    return Cell(
+        name, title, *_compared(ours, interval(ours), published, shown, judged, column in table.get("higher", ()))
+    )
 
 
-def _told(
+def _compared(
     ours: Sequence[float], ends: tuple[float, float] | None, published: Any, shown: str, judged: bool, higher: bool
 ) -> tuple[str, str, str]:
     """(ours with its interval, the published, the verdict)."""
@@ -209,14 +213,14 @@ def _how(document: Document) -> list[str]:
 
 def _grid(table: Mapping[str, Any], lines: Sequence[Sequence[Cell]]) -> list[str]:
     """A table with a column for ours, and one for the published values if there are any."""
-    told = [any(line[i].published for line in lines) for i in range(len(lines[0]))]
+    has_published = [any(line[i].published for line in lines) for i in range(len(lines[0]))]
     head = [table["key"]]
-    for cell, both in zip(lines[0], told, strict=True):
+    for cell, both in zip(lines[0], has_published, strict=True):
         head += [cell.column, "published"] if both else [cell.column]
     body = []
     for line in lines:
         words = [line[0].row]
-        for cell, both in zip(line, told, strict=True):
+        for cell, both in zip(line, has_published, strict=True):
             words += [cell.ours, cell.published or "-"] if both else [cell.ours]
         body.append(words)
     return _aligned_lines([head, *body])

@@ -14,15 +14,13 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter, FixedLocator, LogLocator, NullLocator, PercentFormatter, StrMethodFormatter
 
 from shoal.observe.actor_figures import actors
+from shoal.observe.drawing import BLUE, GREY, INK, PALETTE, RED, YELLOW, label_axes, style_axes
 from shoal.observe.gantt import gantt
-from shoal.observe.plots import _INK, BLUE, CYAN, GREEN, PURPLE, RED, YELLOW, _label, _style
 from shoal.observe.spread_figures import boxes, density
 
 Reference = Mapping[str, Mapping[str, Any]]  # {row: {column: number or word}}
 
-PALETTE = (BLUE, RED, GREEN, YELLOW, PURPLE, CYAN)
 PARTS = {"collecting": BLUE, "training": RED, "broadcasting": YELLOW}
-_GREY = "#888888"
 OVERLAY: tuple[dict[str, Any], ...] = (
     {"lw": 1.3, "alpha": 0.9},
     {"lw": 7.0, "alpha": 0.35, "solid_capstyle": "round"},
@@ -61,8 +59,8 @@ def curves(figure: Mapping[str, Any], reference: Reference) -> Figure:
             axes.plot(steps, middle, color=colour, lw=1.6, label=line["name"])
         axes.set_yscale(scale)
         axes.xaxis.set_major_formatter(EngFormatter(sep=""))
-        axes.set_title(panel["title"], color=_INK, fontsize=10, loc="left")
-        _label(axes, figure["x"], panel.get("y", figure["y"]))
+        axes.set_title(panel["title"], color=INK, fontsize=10, loc="left")
+        label_axes(axes, figure["x"], panel.get("y", figure["y"]))
     _legend_below(picture, grid[0], 3 if len(panels) == 1 else 6)
     return picture
 
@@ -71,7 +69,7 @@ def dots(title: str, rows: Sequence[tuple[str, Sequence[float], float | None]], 
     """Each row's runs as small dots, their mean as a bar, the published number as a diamond, on a logarithmic scale."""
     picture = Figure(figsize=(6.2, 0.42 * len(rows) + 1.3), layout="constrained")
     axes = picture.subplots()
-    _style(axes)
+    style_axes(axes)
     for i, (_, values, published) in enumerate(rows):
         axes.plot(values, [i] * len(values), color=BLUE, lw=0, marker="o", ms=5, alpha=0.45, label="a run")
         axes.plot(float(np.mean(values)), i, color=BLUE, lw=0, marker="|", ms=17, mew=2.5, label="mean of ours")
@@ -88,10 +86,10 @@ def dots(title: str, rows: Sequence[tuple[str, Sequence[float], float | None]], 
     axes.margins(x=0.06)
     seen = dict(zip(*axes.get_legend_handles_labels()[::-1], strict=True))
     picture.legend(
-        seen.values(), seen.keys(), loc="outside upper right", ncols=3, frameon=False, labelcolor=_INK, fontsize=9
+        seen.values(), seen.keys(), loc="outside upper right", ncols=3, frameon=False, labelcolor=INK, fontsize=9
     )
-    picture.suptitle(title, x=0.02, ha="left", color=_INK, fontsize=10)
-    _label(axes, label, "")
+    picture.suptitle(title, x=0.02, ha="left", color=INK, fontsize=10)
+    label_axes(axes, label, "")
     return picture
 
 
@@ -99,10 +97,10 @@ def scaling(figure: Mapping[str, Any], reference: Reference) -> Figure:
     """Speed-up of k drivers, ours and the published, with the ideal line and the ceiling set by the cores."""
     picture, [axes] = _panels(1, 4.2)
     drivers = np.array(figure["drivers"], float)
-    told = {int(row): values for row, values in reference.items() if row.isdigit()}
-    theirs = np.array(sorted(told), float)
+    published = {int(row): values for row, values in reference.items() if row.isdigit()}
+    theirs = np.array(sorted(published), float)
     ticks = np.unique(np.concatenate([drivers, theirs]))
-    axes.plot(ticks, ticks, color=_GREY, lw=1, ls=":", label="ideal: k")
+    axes.plot(ticks, ticks, color=GREY, lw=1, ls=":", label="ideal: k")
     for cores, colour, who in ((figure["cores"], BLUE, "here"), (figure["published_cores"], RED, "published")):
         axes.axhline(cores, color=colour, lw=1, ls="--", alpha=0.7)
         axes.annotate(f"{cores} cores, {who}", (1.05, cores), va="bottom", color=colour, fontsize=9)
@@ -111,7 +109,7 @@ def scaling(figure: Mapping[str, Any], reference: Reference) -> Figure:
         word, mark, dash = shown[name]
         axes.plot(drivers, values, color=BLUE, marker=mark, ms=5, lw=1.8, ls=dash, label=f"{word}, ours")
         if len(theirs):
-            known = [float(told[int(k)][name]) for k in theirs]
+            known = [float(published[int(k)][name]) for k in theirs]
             axes.plot(theirs, known, color=RED, marker=mark, ms=4, lw=1.2, ls=dash, label=f"{word}, published")
     for axis, scale in ((axes.xaxis, axes.set_xscale), (axes.yaxis, axes.set_yscale)):
         scale("log", base=2)
@@ -120,7 +118,7 @@ def scaling(figure: Mapping[str, Any], reference: Reference) -> Figure:
         axis.set_major_formatter(StrMethodFormatter("{x:g}"))
     axes.set_ylim(0.7, 80)
     _legend_below(picture, axes, 3)
-    _label(axes, "drivers k", "times as fast as one driver")
+    label_axes(axes, "drivers k", "times as fast as one driver")
     return picture
 
 
@@ -130,17 +128,17 @@ def times(figure: Mapping[str, Any], reference: Reference) -> Figure:
     at, width = np.arange(len(figure["drivers"])), 0.27
     for i, (name, seconds) in enumerate(figure["parts"].items()):
         axes.bar(at + (i - 1) * width, seconds, color=PARTS[name], width=width, label=name)
-    told = [reference.get(str(k), {}).get("collecting_s") for k in figure["drivers"]]
-    known = [(x - width, seconds) for x, seconds in zip(at, told, strict=True) if seconds is not None]
+    published = [reference.get(str(k), {}).get("collecting_s") for k in figure["drivers"]]
+    known = [(x - width, seconds) for x, seconds in zip(at, published, strict=True) if seconds is not None]
     if known:
-        axes.plot(*zip(*known, strict=True), color=_INK, lw=0, marker="D", ms=5, label="collecting, published")
+        axes.plot(*zip(*known, strict=True), color=INK, lw=0, marker="D", ms=5, label="collecting, published")
     axes.set_xticks(at, [str(k) for k in figure["drivers"]])
     room = max(0.0, 2.0 - len(at) / 2)  # no bar as wide as the picture
     axes.set_xlim(-0.7 - room, len(at) - 0.3 + room)
     axes.set_yscale("log")
     axes.yaxis.set_major_formatter(EngFormatter(sep=""))
     _legend_below(picture, axes, 4)
-    _label(axes, "drivers k", "seconds for 10,000 steps")
+    label_axes(axes, "drivers k", "seconds for 10,000 steps")
     return picture
 
 
@@ -162,9 +160,9 @@ def shares(figure: Mapping[str, Any], reference: Reference) -> Figure:
         axes.grid(visible=False)
         step = 1e3 * table.sum(0)
         axes.set_title(
-            f"{panel['title']}: {step[0]:.3g} to {step[-1]:.3g} ms per step", color=_INK, fontsize=10, loc="left"
+            f"{panel['title']}: {step[0]:.3g} to {step[-1]:.3g} ms per step", color=INK, fontsize=10, loc="left"
         )
-        _label(axes, "episodes per step", "share of the time")
+        label_axes(axes, "episodes per step", "share of the time")
     _legend_below(picture, grid[0], 3)
     return picture
 
@@ -185,13 +183,13 @@ def _panels(count: int, height: float) -> tuple[Figure, list[Axes]]:
     picture = Figure(figsize=(6.2 if count == 1 else 5.0 * count, height), layout="constrained")
     grid = [*picture.subplots(1, count, squeeze=False).ravel()]
     for axes in grid:
-        _style(axes)
+        style_axes(axes)
     return picture, grid
 
 
 def _legend_below(picture: Figure, axes: Axes, columns: int) -> None:
     lines, labels = axes.get_legend_handles_labels()
-    picture.legend(lines, labels, loc="outside lower center", ncols=columns, frameon=False, labelcolor=_INK, fontsize=9)
+    picture.legend(lines, labels, loc="outside lower center", ncols=columns, frameon=False, labelcolor=INK, fontsize=9)
 
 
 def _aligned(runs: Sequence[Mapping[str, Any]], least: float = 1e-12) -> tuple[np.ndarray, np.ndarray]:

@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from shoal.observe.plots import _INK, GREEN, RED, _label, _style
+from shoal.observe.drawing import GREEN, INK, RED, label_axes, style_axes
 
 # Light enough for numbers on top; neighbours differ.
 BARS = ("#88AADD", "#EEAABB", "#99CC99", "#DDCC77", "#AADDEE", "#CC99BB", "#CCCCCC", "#EEBB88")
@@ -24,10 +24,10 @@ def gantt(figure: Mapping[str, Any], reference: Mapping[str, Mapping[str, Any]])
     picture = Figure(figsize=(9.0, sum(heights)), layout="constrained")
     grid = picture.subplots(len(panels), 1, sharex=True, squeeze=False, height_ratios=heights).ravel()
     for axes, panel in zip(grid, panels, strict=True):
-        _style(axes)
+        style_axes(axes)
         _panel(axes, panel)
     grid[-1].set_xlim(0, 1.02 * max(piece["stop"] + piece["saving"] for panel in panels for piece in panel["pieces"]))
-    _label(grid[-1], figure.get("x", "time (1 = a unit of an average trial)"), figure.get("y", "node"))
+    label_axes(grid[-1], figure.get("x", "time (1 = a unit of an average trial)"), figure.get("y", "node"))
     return picture
 
 
@@ -56,7 +56,7 @@ def _panel(axes: Axes, panel: Mapping[str, Any]) -> None:
     axes.set_ylim(panel["nodes"] - 0.4, -0.6)
     axes.yaxis.set_major_locator(MaxNLocator(integer=True, nbins=7))
     axes.grid(visible=False, axis="y")
-    axes.set_title(panel["title"], color=_INK, fontsize=10, loc="left")
+    axes.set_title(panel["title"], color=INK, fontsize=10, loc="left")
 
 
 def _stays(pieces: Sequence[Mapping[str, Any]]) -> Iterator[list[Mapping[str, Any]]]:

@@ -9,7 +9,7 @@ from matplotlib.colors import LogNorm, Normalize
 from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter, LogFormatterSciNotation, LogLocator
 
-from shoal.observe.plots import _INK, BLUE, GREEN, RED, _figure, _label, _legend, _style
+from shoal.observe.drawing import BLUE, GREEN, INK, RED, add_legend, label_axes, new_figure, style_axes
 
 _COLOURS = "viridis"
 
@@ -22,10 +22,10 @@ def surface_3d(x: np.ndarray, y: np.ndarray, values: np.ndarray, names: tuple[st
     axes.plot_surface(
         grid_x, grid_y, values, cmap=_COLOURS, norm=_scale(values), rcount=60, ccount=60, linewidth=0, antialiased=True
     )
-    axes.set_xlabel(names[0], color=_INK)
-    axes.set_ylabel(names[1], color=_INK)
-    axes.set_zlabel("f", color=_INK)
-    axes.tick_params(colors=_INK, labelsize=8)
+    axes.set_xlabel(names[0], color=INK)
+    axes.set_ylabel(names[1], color=INK)
+    axes.set_zlabel("f", color=INK)
+    axes.tick_params(colors=INK, labelsize=8)
     axes.view_init(elev=32, azim=-125)
     return figure
 
@@ -39,7 +39,7 @@ def contour(
     law: tuple[np.ndarray, np.ndarray] | None = None,
 ) -> Figure:
     """f over two axes from above. `best` and `law` are lines (x [C], y [C]) on it: the optimum and the law's answers."""
-    figure, axes = _figure()
+    figure, axes = new_figure()
     figure.set_size_inches(6.2, 4.6)
     axes.grid(visible=False)
     shades = axes.contourf(
@@ -50,15 +50,15 @@ def contour(
         low, high = _ends(values)
         bar.set_ticks([tick for tick in LogLocator().tick_values(low, high) if low <= tick <= high], minor=False)
         bar.ax.yaxis.set_major_formatter(LogFormatterSciNotation())
-    bar.ax.tick_params(colors=_INK, labelsize=9)
-    bar.ax.yaxis.label.set_color(_INK)
+    bar.ax.tick_params(colors=INK, labelsize=9)
+    bar.ax.yaxis.label.set_color(INK)
     if best is not None:
         axes.plot(*best, color="white", lw=0, marker="o", ms=4, mec="black", mew=0.5, label="best")
     if law is not None:
         axes.plot(*law, color=RED, lw=1.8, label="law")
     if best is not None or law is not None:
         axes.legend(loc="upper right", fontsize=9)
-    _label(axes, *names)
+    label_axes(axes, *names)
     return figure
 
 
@@ -74,39 +74,39 @@ def answers(
     figure = Figure(figsize=(6.2, 5.0), layout="constrained")
     above, below = figure.subplots(2, 1, sharex=True)
     for axes, ours, theirs, what in ((above, law, best, names[0]), (below, law_values, best_values, "f")):
-        _style(axes)
+        style_axes(axes)
         axes.plot(at, theirs, color=GREEN, lw=0, marker="o", ms=4, label="best")
         axes.plot(at, ours, color=BLUE, lw=1.8, label="law")
-        _label(axes, "", what)
-    above.legend(loc="best", frameon=False, labelcolor=_INK, fontsize=9)
-    _label(below, names[1], "f")
+        label_axes(axes, "", what)
+    above.legend(loc="best", frameon=False, labelcolor=INK, fontsize=9)
+    label_axes(below, names[1], "f")
     return figure
 
 
 def curve(steps: np.ndarray, scores: np.ndarray, name: str) -> Figure:
     """A law's score over training steps. Both [N]; the scale is logarithmic if some score is positive."""
-    figure, axes = _figure()
+    figure, axes = new_figure()
     axes.plot(steps, scores, color=BLUE, lw=1.4)
     if (scores[np.isfinite(scores)] > 0).any():
         axes.set_yscale("log")
     axes.xaxis.set_major_formatter(EngFormatter(sep=""))
-    _label(axes, "training steps", name)
+    label_axes(axes, "training steps", name)
     return figure
 
 
 def break_even(queries: float, at: np.ndarray, law: np.ndarray, baselines: dict[str, np.ndarray]) -> Figure:
     """Seconds over the number of queries: a law that was learnt once, and baselines that search each time. All [P]."""
-    figure, axes = _figure()
+    figure, axes = new_figure()
     axes.plot(at, law, color=BLUE, lw=2.0, label="law, learnt once")
     for colour, (name, seconds) in zip(_others(len(baselines)), baselines.items(), strict=True):
         axes.plot(at, seconds, color=colour, lw=1.6, label=f"{name}, each time")
     if np.isfinite(queries):
-        axes.axvline(queries, color=_INK, lw=1, ls="--", label=f"{queries:,.0f} queries")
+        axes.axvline(queries, color=INK, lw=1, ls="--", label=f"{queries:,.0f} queries")
     axes.set_xscale("log")
     axes.set_yscale("log")
     axes.xaxis.set_major_formatter(EngFormatter(sep=""))
-    _legend(axes, "best")
-    _label(axes, "queries", "seconds in all")
+    add_legend(axes, "best")
+    label_axes(axes, "queries", "seconds in all")
     return figure
 
 

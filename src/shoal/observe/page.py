@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-# The content security policy forbids the page every outside resource, whatever its content says.
+# The content security policy forbids the page every outside resource, even one that its content names.
 PAGE = """<!doctype html>
 <html lang="en">
 <head>

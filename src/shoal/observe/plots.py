@@ -1,30 +1,36 @@
-"""Figures from a run's metrics, as SVG or PNG bytes.
+"""Figures from a run's metrics.
 
-Rows come from `run.sinks.read_metrics`. Every figure is None if the rows have no data for it. Colour-blind readers can tell
-the colours apart. In SVG, everything but the data takes the colour of the surrounding text, so that one figure serves a
-light and a dark page.
+Rows come from `run.sinks.read_metrics`. Every figure is None if the rows have no data for it.
 """
 
 from __future__ import annotations
 
-import io
 import math
-import re
 from collections.abc import Mapping
 from typing import Any, Literal
 
 import numpy as np
-from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter, MaxNLocator
 
+from shoal.observe.drawing import (
+    BLUE,
+    GREEN,
+    INK,
+    PURPLE,
+    RED,
+    YELLOW,
+    add_legend,
+    label_axes,
+    new_figure,
+    style_axes,
+    thinned,
+)
+from shoal.observe.drawing import render as render
 from shoal.run.timeline import Rows, is_number, series
 
-BLUE, RED, GREEN, YELLOW, CYAN, PURPLE = "#4477AA", "#EE6677", "#228833", "#CCBB44", "#66CCEE", "#AA3377"
 PHASES = {"collect": BLUE, "learn": RED, "broadcast": YELLOW, "wait": "#BBBBBB"}
-_INK = "#102030"  # placeholder for the text's colour until the SVG is written
-_POINTS = 300  # at most, per curve: more are invisible and only make the file big
 _PAUSE_S = 60.0
 _WINDOW = 100  # episodes, as for `--until-return`
 
@@ -42,24 +48,6 @@ def elapsed(rows: Rows) -> np.ndarray:
     return np.cumsum(np.where((gaps < 0) | (gaps > max(_PAUSE_S, 50 * usual)), usual, gaps))
 
 
-def render(figure: Figure, kind: Literal["svg", "png"] = "svg") -> bytes:
-    """The figure's bytes: an SVG to embed in HTML (without namespaces), or a PNG on white."""
-    buffer = io.BytesIO()
-    if kind == "png":
-        figure.savefig(buffer, format="png", dpi=144, facecolor="white")
-        return buffer.getvalue()
-    with rc_context({"svg.fonttype": "none", "svg.hashsalt": "shoal"}):
-        figure.savefig(buffer, format="svg", transparent=True)
-    text = buffer.getvalue().decode()
-    text = text[text.index("<svg") :]
-    text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
-    text = re.sub(r'\sxmlns(:\w+)?="[^"]*"', "", text)
-    text = re.sub(
-        r'(<svg[^>]*?) width="[^"]*"', r"\1", re.sub(r'(<svg[^>]*?) height="[^"]*"', r"\1", text, count=1), count=1
-    )
-    return text.replace(_INK, "currentColor").replace(_INK.lower(), "currentColor").encode()
-
-
 def learning_curve(
     rows: Rows, over: Literal["steps", "seconds"] = "steps", target: float | None = None
 ) -> Figure | None:
@@ -69,19 +57,25 @@ def learning_curve(
     if not len(at):
         return None
     x = elapsed(rows)[at] if over == "seconds" else _steps(rows)[at]
-    figure, axes = _figure()
-    position, mean = _thin(x, values)
+    figure, axes = new_figure()
+    position, mean = thinned(x, values)
     low_at, low = series(rows, "episode/return_low")
     high_at, high = series(rows, "episode/return_high")
     counted_at, count = series(rows, "episode/count")
     if len(low_at) and np.array_equal(low_at, at) and np.array_equal(high_at, at):
         axes.fill_between(
-            position, _thin(x, low)[1], _thin(x, high)[1], color=BLUE, alpha=0.2, lw=0, label="10 to 90 % of episodes"
+            position,
+            thinned(x, low)[1],
+            thinned(x, high)[1],
+            color=BLUE,
+            alpha=0.2,
+            lw=0,
+            label="10 to 90 % of episodes",
         )
     mark = "o" if len(position) == 1 else None
     if np.array_equal(counted_at, at):
         axes.plot(position, mean, color=BLUE, lw=0.8, alpha=0.5, label="mean of an update's episodes")
-        steady = _thin(x, _trailing(values, count))[1]
+        steady = thinned(x, _trailing(values, count))[1]
         axes.plot(position, steady, color=BLUE, lw=2.0, label=f"mean of the last {_WINDOW}", marker=mark)
     else:
         axes.plot(position, mean, color=BLUE, lw=1.8, label="mean", marker=mark)
@@ -92,8 +86,8 @@ def learning_curve(
     if target is not None:
         axes.axhline(target, color=RED, lw=1, ls="--", label=f"target {target:g}")
     if len(axes.get_legend_handles_labels()[0]) > 1:
-        _legend(axes, "lower right")
-    _label(axes, _x_label(over), "return of training episodes")
+        add_legend(axes, "lower right")
+    label_axes(axes, _x_label(over), "return of training episodes")
     if over == "steps":
         axes.xaxis.set_major_formatter(EngFormatter(sep=""))
     return figure
@@ -113,15 +107,15 @@ def return_histogram(evaluation: Mapping[str, Any] | None) -> Figure | None:
     grid = figure.subplots(len(shown), 1, sharex=True, squeeze=False).ravel()
     edges = _edges(np.concatenate([returns for _, _, returns, _ in shown]), len(shown))
     for axes, (way, colour, returns, middle) in zip(grid, shown, strict=True):
-        _style(axes)
+        style_axes(axes)
         axes.hist(returns, bins=edges, color=colour, alpha=0.75, edgecolor="none")
         _rule(axes, float(returns.mean()), RED, "-", "mean")
         if middle is not None and is_number(middle):
             _rule(axes, float(middle), GREEN, "--", "interquartile mean")
-        _legend(axes, "best")
+        add_legend(axes, "best")
         axes.yaxis.set_major_locator(MaxNLocator(integer=True, nbins=6))
-        axes.set_ylabel(f"{way} episodes", color=_INK, fontsize=10)
-    grid[-1].set_xlabel("return of an episode", color=_INK, fontsize=10)
+        axes.set_ylabel(f"{way} episodes", color=INK, fontsize=10)
+    grid[-1].set_xlabel("return of an episode", color=INK, fontsize=10)
     return figure
 
 
@@ -141,11 +135,11 @@ def throughput(rows: Rows) -> Figure | None:
         values = gained[at - 1] / gaps[at - 1]
     if not len(at):
         return None
-    figure, axes = _figure()
-    axes.plot(*_thin(seconds[at], values), color=GREEN, lw=1.8, marker="o" if len(at) == 1 else None)
+    figure, axes = new_figure()
+    axes.plot(*thinned(seconds[at], values), color=GREEN, lw=1.8, marker="o" if len(at) == 1 else None)
     axes.set_ylim(bottom=0)
     axes.yaxis.set_major_formatter(EngFormatter(sep=""))
-    _label(axes, "seconds of running", "environment steps / s")
+    label_axes(axes, "seconds of running", "environment steps / s")
     return figure
 
 
@@ -166,7 +160,7 @@ def time_breakdown(rows: Rows) -> Figure | None:
     x = np.array([_steps(rows)[group].mean() for group in groups])
     if len(x) == 1:  # an area needs two edges
         x, share = np.array([0.0, 2 * x[0] or 1.0]), np.repeat(share, 2, axis=1)
-    figure, axes = _figure()
+    figure, axes = new_figure()
     total = 100 * table.sum(1) / table.sum()
     labels = [f"{name} {part:.0f} %" for name, part in zip(PHASES, total, strict=True)]
     axes.stackplot(x, share, colors=list(PHASES.values()), labels=labels, alpha=0.9, lw=0)
@@ -178,12 +172,12 @@ def time_breakdown(rows: Rows) -> Figure | None:
         bbox_to_anchor=(0, 1.0),
         ncols=4,
         frameon=False,
-        labelcolor=_INK,
+        labelcolor=INK,
         handlelength=1,
         columnspacing=1.2,
     )
     axes.xaxis.set_major_formatter(EngFormatter(sep=""))
-    _label(axes, "environment steps", "% of the time")
+    label_axes(axes, "environment steps", "% of the time")
     return figure
 
 
@@ -197,7 +191,7 @@ def lag_histogram(rows: Rows, lags: Mapping[int, int] | None = None) -> Figure |
         weights = np.ones(len(values))
     if not len(values):
         return None
-    figure, axes = _figure()
+    figure, axes = new_figure()
     top = max(1.0, float(values.max()))
     width = max(1.0, math.ceil(top / 30)) if np.allclose(values, np.round(values)) else top / 30
     edges = np.arange(-width / 2, top + width, width)
@@ -205,7 +199,7 @@ def lag_histogram(rows: Rows, lags: Mapping[int, int] | None = None) -> Figure |
     axes.set_xlim(-0.6, max(top, 4.0) + 0.6)  # no single bar as wide as the picture
     axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=10))
     axes.yaxis.set_major_locator(MaxNLocator(integer=True, nbins=6))
-    _label(axes, "lag in versions", "% of the steps" if lags else "updates")
+    label_axes(axes, "lag in versions", "% of the steps" if lags else "updates")
     return figure
 
 
@@ -214,9 +208,9 @@ def model_error(rows: Rows) -> Figure | None:
     at, values = series(rows, "model/error")
     if not len(at):
         return None
-    figure, axes = _figure()
+    figure, axes = new_figure()
     mark = "o" if len(at) == 1 else None
-    [error] = axes.plot(*_thin(_steps(rows)[at], values), color=RED, lw=1.8, marker=mark, label="error of the model")
+    [error] = axes.plot(*thinned(_steps(rows)[at], values), color=RED, lw=1.8, marker=mark, label="error of the model")
     axes.set_yscale("log")
     lines = [error]
     returned_at, returns = series(rows, "episode/return")
@@ -224,14 +218,14 @@ def model_error(rows: Rows) -> Figure | None:
     if len(returned_at) and np.array_equal(counted_at, returned_at):
         beside = axes.twinx()
         beside.spines[["top", "left", "bottom"]].set_visible(False)
-        beside.spines["right"].set_color(_INK)
-        beside.tick_params(colors=_INK, labelsize=9)
-        steady = _thin(_steps(rows)[returned_at], _trailing(returns, count))
+        beside.spines["right"].set_color(INK)
+        beside.tick_params(colors=INK, labelsize=9)
+        steady = thinned(_steps(rows)[returned_at], _trailing(returns, count))
         lines += beside.plot(*steady, color=BLUE, lw=1.8, label=f"return, mean of the last {_WINDOW}")
-        beside.set_ylabel("return of training episodes", color=_INK, fontsize=10)
-    axes.legend(handles=lines, loc="upper center", frameon=False, labelcolor=_INK, fontsize=9)
+        beside.set_ylabel("return of training episodes", color=INK, fontsize=10)
+    axes.legend(handles=lines, loc="upper center", frameon=False, labelcolor=INK, fontsize=9)
     axes.xaxis.set_major_formatter(EngFormatter(sep=""))
-    _label(axes, "environment steps", "error on held-out experience")
+    label_axes(axes, "environment steps", "error on held-out experience")
     return figure
 
 
@@ -247,41 +241,15 @@ def losses(rows: Rows) -> Figure | None:
     figure = Figure(figsize=(6.2 if columns < 3 else 11.5, 2.2 * lines + 0.3), layout="constrained")
     grid = figure.subplots(lines, columns, squeeze=False).ravel()
     for axes, (name, at, values) in zip(grid, shown, strict=False):
-        _style(axes)
-        axes.plot(*_thin(_steps(rows)[at], values), color=BLUE, lw=1.4, marker="o" if len(at) == 1 else None)
-        axes.set_title(name.removeprefix("loss/").replace("_", " "), color=_INK, fontsize=10, loc="left")
+        style_axes(axes)
+        axes.plot(*thinned(_steps(rows)[at], values), color=BLUE, lw=1.4, marker="o" if len(at) == 1 else None)
+        axes.set_title(name.removeprefix("loss/").replace("_", " "), color=INK, fontsize=10, loc="left")
         axes.xaxis.set_major_formatter(EngFormatter(sep=""))
         axes.xaxis.set_major_locator(MaxNLocator(nbins=4))
     for axes in grid[len(shown) :]:
         axes.remove()
-    figure.supxlabel("environment steps", color=_INK, fontsize=10)
+    figure.supxlabel("environment steps", color=INK, fontsize=10)
     return figure
-
-
-def _figure() -> tuple[Figure, Axes]:
-    figure = Figure(figsize=(6.2, 3.4), layout="constrained")
-    axes = figure.subplots()
-    _style(axes)
-    return figure, axes
-
-
-def _style(axes: Axes) -> None:
-    axes.set_facecolor("none")
-    axes.grid(visible=True, color=_INK, alpha=0.12, lw=0.8)
-    axes.set_axisbelow(True)
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.spines[["left", "bottom"]].set_color(_INK)
-    axes.tick_params(colors=_INK, labelsize=9)
-    axes.margins(x=0.01)
-
-
-def _label(axes: Axes, x: str, y: str) -> None:
-    axes.set_xlabel(x, color=_INK, fontsize=10)
-    axes.set_ylabel(y, color=_INK, fontsize=10)
-
-
-def _legend(axes: Axes, where: Literal["best", "lower right"]) -> None:
-    axes.legend(loc=where, frameon=False, labelcolor=_INK, fontsize=9)
 
 
 def _rule(axes: Axes, value: float, colour: str, dash: str, name: str) -> None:
@@ -303,12 +271,3 @@ def _trailing(means: np.ndarray, counts: np.ndarray) -> np.ndarray:
     last = np.arange(1, len(seen))
     first = np.minimum(np.searchsorted(seen, seen[1:] - _WINDOW), last - 1)
     return np.asarray((total[last] - total[first]) / np.maximum(seen[last] - seen[first], 1e-9))
-
-
-def _thin(x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """At most `_POINTS` points, each the mean of its neighbours."""
-    if len(x) <= _POINTS:
-        return x, y
-    cuts = np.linspace(0, len(x), _POINTS + 1).astype(int)[:-1]
-    sizes = np.diff(np.append(cuts, len(x)))
-    return np.add.reduceat(x, cuts) / sizes, np.add.reduceat(y, cuts) / sizes

@@ -8,7 +8,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from shoal.core.errors import BadInput
-from shoal.observe.plots import _INK, BLUE, GREEN, PURPLE, RED, _style
+from shoal.observe.drawing import BLUE, GREEN, INK, PURPLE, RED, style_axes
 
 _COLOURS = (BLUE, GREEN, RED, PURPLE)
 
@@ -30,9 +30,9 @@ def regulation(traces: Mapping[str, tuple[np.ndarray, np.ndarray]]) -> Figure:
         above.plot(ticks, errors, color=colour, lw=1.2, label=f"{name}: mean |IMINER| {np.abs(errors).mean():.3f}")
         below.plot(ticks, settings, color=colour, lw=1.2)
     for panel, label in ((above, "IMINER"), (below, "VIMIN")):
-        _style(panel)
-        panel.axhline(0, color=_INK, lw=0.5)
-        panel.set_ylabel(label, color=_INK)
-    below.set_xlabel("tick of 1/15 s (synthetic plant)", color=_INK)
-    above.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=2, frameon=False, fontsize=8, labelcolor=_INK)
+        style_axes(panel)
+        panel.axhline(0, color=INK, lw=0.5)
+        panel.set_ylabel(label, color=INK)
+    below.set_xlabel("tick of 1/15 s (synthetic plant)", color=INK)
+    above.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=2, frameon=False, fontsize=8, labelcolor=INK)
     return figure

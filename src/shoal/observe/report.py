@@ -12,11 +12,12 @@ from matplotlib.figure import Figure
 
 from shoal.observe import plots
 from shoal.observe.children_plot import children
+from shoal.observe.drawing import render
 from shoal.observe.page import PAGE
 from shoal.run.files import write_atomically
 from shoal.run.folder import RunFolder, read_json, ways
 from shoal.run.progress import clock
-from shoal.run.sinks import read_metrics
+from shoal.run.sinks import flattened, read_metrics
 from shoal.run.timeline import Rows, is_number, series, timeline
 
 _CLIP_MAX = 12 * 2**20  # bytes: a larger video.mp4 is embedded only if it is passed in
@@ -108,8 +109,8 @@ def write_report(
             *_figures(Seen(rows, evaluation, _target(config), _lags(summary))),
             "</div>",
             _faults(everything, summary),
-            _table("Configuration", _flat(config), open_=False),
-            _table("Versions and hardware", _flat(machine), open_=False),
+            _table("Configuration", flattened(config), open_=False),
+            _table("Versions and hardware", flattened(machine), open_=False),
         ]
     )
     page = PAGE.replace("{{title}}", escape(_name(folder, config, summary))).replace("{{body}}", body)
@@ -147,16 +148,16 @@ def _score(way: str, found: Mapping[str, Any], mean: Any, sd: Any, episodes: Any
 
 def _headline(summary: Mapping[str, Any], evaluation: Mapping[str, Any], rows: Rows) -> str:
     greedy, sampled = evaluation.get("greedy") or {}, evaluation.get("sampled") or {}
-    episodes, said = summary.get("eval_episodes"), summary.get
+    episodes = summary.get("eval_episodes")
     steps = summary.get("env_steps", rows[-1]["step"] if rows else None)
     speed = summary.get("steps_per_s")
     lag = summary.get("lag_mean")
     middle = greedy.get("iqm", summary.get("eval_iqm"))
     solved, wall = summary.get("solved_at_s"), summary.get("wall_s")
     cards = [
-        _score("greedy", greedy, said("eval_mean"), said("eval_sd"), episodes),
+        _score("greedy", greedy, summary.get("eval_mean"), summary.get("eval_sd"), episodes),
         ("interquartile mean", middle, _number(middle), "of the middle half of greedy episodes"),
-        _score("sampled", sampled, said("eval_sampled_mean"), said("eval_sampled_sd"), episodes),
+        _score("sampled", sampled, summary.get("eval_sampled_mean"), summary.get("eval_sampled_sd"), episodes),
         ("solved after", solved, clock(solved), "from the first environment step"),
         ("training", wall, clock(wall), f"and {clock(summary.get('setup_s'))} to set up"),
         ("environment steps", steps, _number(steps), f"{_number(summary.get('updates'))} updates"),
@@ -183,7 +184,7 @@ def _figures(seen: Seen) -> list[str]:
         figure = draw(seen)
         if figure is not None:
             wide = " wide" if figure.get_figwidth() > 8 else ""
-            picture = plots.render(figure, "svg").decode()
+            picture = render(figure, "svg").decode()
             parts.append(f'<figure class="panel{wide}"><h2>{escape(title)}</h2><p>{escape(hint)}</p>{picture}</figure>')
     return parts
 
@@ -216,16 +217,6 @@ def _table(title: str, values: Mapping[str, Any], *, open_: bool) -> str:
         f"<tr><th>{escape(name)}</th><td>{escape(_cell(value))}</td></tr>" for name, value in values.items()
     )
     return f"<details{' open' if open_ else ''}><summary>{escape(title)}</summary><table>{lines}</table></details>"
-
-
-def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    flat: dict[str, Any] = {}
-    for name, value in values.items():
-        if isinstance(value, Mapping):
-            flat.update(_flat(value, f"{prefix}{name}."))
-        else:
-            flat[f"{prefix}{name}"] = value
-    return flat
 
 
 def _cell(value: Any) -> str:

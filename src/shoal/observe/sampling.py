@@ -8,7 +8,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from shoal.core.errors import BadInput
-from shoal.observe.plots import _INK, BLUE, RED, _label, _style
+from shoal.observe.drawing import BLUE, INK, RED, label_axes, style_axes
 
 BINS = 10  # along each axis, as in the thesis's Latin hypercube
 _COLUMNS = 3
@@ -32,7 +32,7 @@ def starts(points: Mapping[str, np.ndarray], names: tuple[str, str], new: int = 
     figure = Figure(figsize=(3.0 * columns, 3.1 * rows), layout="constrained")
     panels = figure.subplots(rows, columns, squeeze=False).ravel()
     for panel, (name, drawn) in zip(panels, points.items(), strict=False):
-        _style(panel)
+        style_axes(panel)
         old, last = (drawn[:-new], drawn[-new:]) if new else (drawn, drawn[:0])
         panel.plot(old[:, 0], old[:, 1], color=BLUE, marker=".", ms=3, lw=0)
         panel.plot(last[:, 0], last[:, 1], color=RED, marker="o", ms=4, lw=0)
@@ -40,9 +40,9 @@ def starts(points: Mapping[str, np.ndarray], names: tuple[str, str], new: int = 
         panel.set_ylim(-1.05, 1.05)
         panel.set_xticks(np.linspace(-1, 1, BINS + 1), minor=True)
         panel.set_yticks(np.linspace(-1, 1, BINS + 1), minor=True)
-        panel.grid(visible=True, which="minor", color=_INK, alpha=0.08, lw=0.6)
-        panel.set_title(f"{name}\n{_evenness(drawn)}", color=_INK, fontsize=9)
-        _label(panel, *names)
+        panel.grid(visible=True, which="minor", color=INK, alpha=0.08, lw=0.6)
+        panel.set_title(f"{name}\n{_evenness(drawn)}", color=INK, fontsize=9)
+        label_axes(panel, *names)
     for panel in panels[len(points) :]:
         panel.set_visible(False)
     return figure

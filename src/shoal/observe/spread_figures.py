@@ -8,9 +8,8 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
-from shoal.observe.plots import _INK, BLUE, CYAN, GREEN, PURPLE, RED, YELLOW, _label, _style
+from shoal.observe.drawing import BLUE, INK, PALETTE, RED, label_axes, style_axes
 
-PALETTE = (BLUE, RED, GREEN, YELLOW, PURPLE, CYAN)
 POINTS = 400  # of a density
 
 
@@ -19,7 +18,7 @@ def boxes(figure: Mapping[str, Any], reference: Mapping[str, Mapping[str, Any]])
     rows, column = figure["rows"], figure.get("column", "mean")
     picture = Figure(figsize=(6.2, 0.42 * len(rows) + 1.3), layout="constrained")
     axes = picture.subplots()
-    _style(axes)
+    style_axes(axes)
     drawn = axes.boxplot(
         [row["values"] for row in rows],
         orientation="horizontal",
@@ -27,18 +26,18 @@ def boxes(figure: Mapping[str, Any], reference: Mapping[str, Mapping[str, Any]])
         widths=0.6,
         patch_artist=True,
         flierprops={"marker": ".", "ms": 2, "alpha": 0.4, "markeredgecolor": BLUE},
-        medianprops={"color": _INK, "lw": 1.5},
+        medianprops={"color": INK, "lw": 1.5},
     )
     for box in drawn["boxes"]:
         box.set(facecolor=BLUE, alpha=0.35, edgecolor=BLUE)
-    told = [(reference.get(row["name"], {}).get(column), at) for at, row in enumerate(rows)]
-    known = [(value, at) for value, at in told if isinstance(value, int | float)]
+    published = [(reference.get(row["name"], {}).get(column), at) for at, row in enumerate(rows)]
+    known = [(value, at) for value, at in published if isinstance(value, int | float)]
     if known:
         axes.plot(*zip(*known, strict=True), color=RED, lw=0, marker="D", ms=6, label="published mean")
-        axes.legend(loc="best", frameon=False, labelcolor=_INK, fontsize=9)
+        axes.legend(loc="best", frameon=False, labelcolor=INK, fontsize=9)
     axes.set_yticks(range(len(rows)), [row["name"] for row in rows])
     axes.set_ylim(len(rows) - 0.4, -0.6)
-    _label(axes, figure["x"], "")
+    label_axes(axes, figure["x"], "")
     return picture
 
 
@@ -47,7 +46,7 @@ def density(figure: Mapping[str, Any], reference: Mapping[str, Mapping[str, Any]
     rows = figure["rows"]
     picture = Figure(figsize=(6.2, 3.9), layout="constrained")
     axes = picture.subplots()
-    _style(axes)
+    style_axes(axes)
     low, high = (limit(limit(row["values"]) for row in rows) for limit in (min, max))
     margin = 0.1 * (high - low) or 1.0
     at = np.linspace(low - margin, high + margin, POINTS)
@@ -59,8 +58,8 @@ def density(figure: Mapping[str, Any], reference: Mapping[str, Mapping[str, Any]
     axes.set_ylim(bottom=0)
     axes.set_yticks([])
     lines, labels = axes.get_legend_handles_labels()
-    picture.legend(lines, labels, loc="outside lower center", ncols=3, frameon=False, labelcolor=_INK, fontsize=9)
-    _label(axes, figure["x"], "density")
+    picture.legend(lines, labels, loc="outside lower center", ncols=3, frameon=False, labelcolor=INK, fontsize=9)
+    label_axes(axes, figure["x"], "density")
     return picture
 
 

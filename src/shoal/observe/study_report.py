@@ -9,19 +9,18 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
+from shoal.observe.drawing import BLUE, GREEN, GREY, INK, RED, label_axes, render, style_axes
 from shoal.observe.gantt import gantt
 from shoal.observe.page import PAGE
-from shoal.observe.plots import _INK, BLUE, GREEN, RED, _label, _style, render
 from shoal.run.files import write_atomically
 from shoal.run.progress import clock
 
 Document = Mapping[str, Any]
-_GREY = "#888888"
-_MARKS = {"stopped": ("x", RED), "complete": ("o", GREEN), "paused": ("s", _GREY)}
+_MARKS = {"stopped": ("x", RED), "complete": ("o", GREEN), "paused": ("s", GREY)}
 
 
 def write_study_report(folder: Path, document: Document) -> Path:
-    """`report.html` in the study's folder."""
+    """Write `report.html` into the study's folder, and return its path."""
     panels = []
     for title, hint, picture in pictures(document):
         wide = " wide" if picture.get_figwidth() > 8 else ""
@@ -55,9 +54,9 @@ def cards(document: Document) -> list[tuple[str, str, str]]:
             f", {one['failed']} failed" if one["failed"] else ""
         )
         made.append(("confirmed score", f"{one['mean']:.1f}", how))
-        how = f"{_span(one['optimism_ci'])}tuning score less test score"
+        how = f"{_span(one['optimism_ci'])}tuning score minus test score"
         made.append(("optimism", f"{one['optimism']:.1f}", how))
-    expectation = "" if expected is None else f"; {expected:.0%} expected where ranks do not persist"
+    expectation = "" if expected is None else f"; {expected:.0%} expected if ranks do not persist"
     made.append(("completion rate", f"{document['alpha']:.0%}", f"phases trained, of all{expectation}"))
     to_best = document["to_best_s"]
     how = "" if to_best is None else f"the best score after {clock(to_best)}"
@@ -70,7 +69,9 @@ def pictures(document: Document) -> list[tuple[str, str, Figure]]:
     """(title, hint, figure); those without data are left out."""
     made = []
     if document["gantt"] is not None:
-        hint = "a bar a stay of a trial; x: stopped, o: complete, triangle: context switch; pale: again on a fresh seed"
+        hint = (
+            "one bar per stay of a trial; x: stopped, o: complete, triangle: context switch; pale: run on a fresh seed"
+        )
         made.append(("Which worker trained which trial", hint, gantt(document["gantt"], {})))
     if any(line["points"] for line in document["scores"]):
         made.append(("Scores over time", "x: stopped, o: complete, square: left paused", scores(document["scores"])))
@@ -86,30 +87,30 @@ def pictures(document: Document) -> list[tuple[str, str, Figure]]:
 
 
 def scores(lines: Sequence[Mapping[str, Any]]) -> Figure:
-    """Reports of every trial over the study's seconds; its last is marked by what became of the trial."""
+    """Reports of every trial over the study's seconds; the mark of the last one shows how the trial ended."""
     picture = Figure(figsize=(9.0, 3.8), layout="constrained")
     axes = picture.subplots()
-    _style(axes)
+    style_axes(axes)
     for line in lines:
         if not line["points"]:
             continue
         at, _, values = zip(*line["points"], strict=True)
-        mark, ink = _MARKS.get(line["state"], ("", _GREY))
+        mark, ink = _MARKS.get(line["state"], ("", GREY))
         axes.plot(at, values, color=BLUE, lw=1.1, alpha=0.55, marker=".", ms=3)
         if mark:
             axes.plot(at[-1], values[-1], marker=mark, color=ink, ms=6, mew=1.6, lw=0)
-    _label(axes, "seconds", "score")
+    label_axes(axes, "seconds", "score")
     return picture
 
 
 def scatter(parts: Sequence[Mapping[str, Any]]) -> Figure:
-    """A panel a parameter."""
+    """One panel per parameter."""
     columns = min(3, len(parts))
     rows = -(-len(parts) // columns)
     picture = Figure(figsize=(3.1 * columns if columns > 1 else 6.2, 2.9 * rows), layout="constrained")
     grid = picture.subplots(rows, columns, squeeze=False, sharey=True).ravel()
     for axes, part in zip(grid, parts, strict=False):
-        _style(axes)
+        style_axes(axes)
         x = part["x"] if part["words"] is None else [part["words"].index(word) for word in part["x"]]
         sizes = [14 + 14 * units for units in part["phases"]]
         axes.scatter(x, part["y"], s=sizes, color=BLUE, alpha=0.6, lw=0)
@@ -118,29 +119,29 @@ def scatter(parts: Sequence[Mapping[str, Any]]) -> Figure:
             axes.margins(x=0.1)
         elif part["log"]:
             axes.set_xscale("log")
-        _label(axes, part["name"], "score" if axes in grid[::columns] else "")
+        label_axes(axes, part["name"], "score" if axes in grid[::columns] else "")
     for axes in grid[len(parts) :]:
         axes.set_visible(False)
     return picture
 
 
 def importance(shares: Mapping[str, float]) -> Figure:
-    """A bar a parameter, the most important on top."""
+    """One bar per parameter, the most important on top."""
     ordered = sorted(shares.items(), key=lambda pair: pair[1])
     picture = Figure(figsize=(6.2, 0.42 * len(ordered) + 1.1), layout="constrained")
     axes = picture.subplots()
-    _style(axes)
+    style_axes(axes)
     axes.barh([name for name, _ in ordered], [share for _, share in ordered], color=BLUE, height=0.6)
     axes.set_xlim(0, 1)
-    _label(axes, "share", "")
+    label_axes(axes, "share", "")
     return picture
 
 
 def confirmation(found: Sequence[Mapping[str, Any]]) -> Figure:
-    """A row a candidate: scores on fresh seeds, their mean with its interval, and the tuning score."""
+    """One row per candidate: scores on fresh seeds, their mean with its interval, and the tuning score."""
     picture = Figure(figsize=(6.2, 0.5 * len(found) + 1.4), layout="constrained")
     axes = picture.subplots()
-    _style(axes)
+    style_axes(axes)
     for row, one in enumerate(found):
         first = row == 0
         axes.plot(one["scores"], [row] * len(one["scores"]), "o", color=BLUE, ms=4, alpha=0.4)
@@ -151,8 +152,8 @@ def confirmation(found: Sequence[Mapping[str, Any]]) -> Figure:
     axes.set_yticks(range(len(found)), [f"trial {one['trial']}" for one in found])
     axes.set_ylim(len(found) - 0.4, -0.6)
     axes.margins(x=0.06)
-    picture.legend(loc="outside upper right", ncols=2, frameon=False, labelcolor=_INK, fontsize=9)
-    _label(axes, "score", "")
+    picture.legend(loc="outside upper right", ncols=2, frameon=False, labelcolor=INK, fontsize=9)
+    label_axes(axes, "score", "")
     return picture
 
 

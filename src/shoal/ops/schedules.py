@@ -10,7 +10,7 @@ from shoal.core.trajectory import Array
 def linear(start: float | Array, end: float | Array, progress: float | Array) -> Array:
     """Linear interpolation from `start` to `end`, constant outside.
 
-    Exact at both ends, and everywhere if they are equal: a constant rate is the same number whatever the budget.
+    Exact at both ends, and everywhere if they are equal: a constant rate is the same number for every budget.
 
     Args:
         start: value at progress 0.

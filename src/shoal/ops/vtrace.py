@@ -48,7 +48,7 @@ def vtrace(
         log_mu: log mu(a_t | s_t) of the policy that acted [T, B].
         reward, discount, value, boundary, valid, gamma: as for `returns.gae`.
         lam: the trace's decay.
-        rho_clip: the largest weight of a temporal difference; it sets whose value is learnt: pi's if it is infinite.
+        rho_clip: the largest weight of a temporal difference; it decides which policy's value is learnt: pi's if infinite.
         c_clip: the largest factor of a trace: a smaller one reduces variance and keeps the fixed point.
 
     Returns:

@@ -132,15 +132,13 @@ class Command:
 
 
 def wait_for_any(commands: Sequence[Command], seconds: float) -> None:
-    """Wait until one of them ends, at most this long; where processes have no descriptors, the time passes."""
+    """Wait until one of them ends, at most this long. A system without pidfds waits the full time."""
     poll = select.poll()
     with contextlib.ExitStack() as stack:
         for command in commands:
             if command.code is not None:
                 return
-            with contextlib.suppress(
-                OSError, AttributeError
-            ):  # it has just ended; or this system has no such descriptors
+            with contextlib.suppress(OSError, AttributeError):  # it has just ended, or this system has no pidfds
                 descriptor = os.pidfd_open(command.pid)
                 stack.callback(os.close, descriptor)
                 poll.register(descriptor, select.POLLIN)

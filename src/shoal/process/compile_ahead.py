@@ -66,7 +66,7 @@ def compile_ahead(function: Callable[..., Any], owner: Any, *args: Any) -> Calla
     found = _compiled.get(key)
     if found is None:
         while len(_compiled) >= KEPT:
-            with contextlib.suppress(KeyError, StopIteration):  # another thread was faster
+            with contextlib.suppress(KeyError, StopIteration, RuntimeError):  # another thread removes one too
                 _compiled.pop(next(iter(_compiled)))
         folder = cache_folder()
         path = None if folder is None else folder / "programs" / f"{key}.shlo"
@@ -84,9 +84,7 @@ def _read_or_traced(function: Any, owner: Any, leaves: list[Any], tree: Any, pat
     if found is not None and path is not None:
         try:
             return _rebuilt(*found, leaves)
-        except (
-            Exception
-        ):  # an edited file, or a JAX that wants another one: the function itself says what is really wrong
+        except Exception:  # an edited file, or another version of JAX: tracing the function shows any real error
             with contextlib.suppress(OSError):
                 path.unlink()
     try:

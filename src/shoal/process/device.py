@@ -90,7 +90,7 @@ def available_memory() -> int:
 
 
 def _machine_memory() -> int:
-    """Bytes that are free or can be freed, or all of the machine's memory if the system does not tell."""
+    """Bytes that are free or can be freed; all of the machine's memory if the system does not report them."""
     info = Path("/proc/meminfo")
     if info.exists():
         for line in info.read_text().splitlines():

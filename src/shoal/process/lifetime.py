@@ -12,10 +12,10 @@ _guard: Guard | None = None
 
 
 class Guard(msgspec.Struct, frozen=True):
-    """A process that starts another one again when it is killed. Numbers are used again, so its start belongs to it."""
+    """A process that restarts another one when that is killed. Process ids are reused, so its start time is stored too."""
 
     pid: int
-    began: str  # in ticks since the machine booted; empty if the system does not tell
+    began: str  # in ticks since the machine booted; empty if the system does not report it
 
     @classmethod
     def of(cls, pid: int) -> Guard:
@@ -48,7 +48,7 @@ def guarded_by(pid: int) -> None:
 
 
 def killed_with_parent() -> None:
-    """Let the kernel kill this process when its parent ends, whatever either is doing. Works only on Linux."""
+    """Let the kernel kill this process when its parent ends, even if one of them hangs. Works only on Linux."""
     library = ctypes.CDLL(None)
     if hasattr(library, "prctl"):
         library.prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG

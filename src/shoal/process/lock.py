@@ -21,7 +21,7 @@ from shoal.core.errors import BadInput
 from shoal.process.lifetime import Guard, guard
 
 NAME = "run.lock"
-LOOKED_AT = 0.3  # seconds: a look at a lock, by `holder_of` in another process, takes microseconds
+RETRY = 0.3  # seconds to try for the lock: another process's `holder_of` holds it for microseconds
 _held: set[int] = set()  # descriptors of this process
 
 
@@ -31,8 +31,8 @@ class Holder(msgspec.Struct):
     pid: int
     host: str
     since: str
-    guard: Guard | None = None  # the process that starts this one again when it is killed
-    hears: bool = True  # whether it answers signals: a training outside the main thread does not
+    guard: Guard | None = None  # the process that restarts this one when it is killed
+    takes_signals: bool = True  # False for a training outside the main thread
 
     def __str__(self) -> str:
         return f"process {self.pid} on {self.host} since {self.since}" if self.pid else "another process"
@@ -50,9 +50,9 @@ class RunLock:
     """
 
     def __init__(
-        self, folder: Path, on_alert: Callable[[str], None] = lambda message: None, *, hears: bool = True
+        self, folder: Path, on_alert: Callable[[str], None] = lambda message: None, *, takes_signals: bool = True
     ) -> None:
-        self._path, self._on_alert, self._hears = folder / NAME, on_alert, hears
+        self._path, self._on_alert, self._takes_signals = folder / NAME, on_alert, takes_signals
         self._fd: int | None = None
 
     def __enter__(self) -> Self:
@@ -63,7 +63,7 @@ class RunLock:
             return self
         self._fd = descriptor
         _held.add(descriptor)
-        now = Holder(os.getpid(), socket.gethostname(), time.strftime("%F %T"), guard(), self._hears)
+        now = Holder(os.getpid(), socket.gethostname(), time.strftime("%F %T"), guard(), self._takes_signals)
         try:
             os.ftruncate(descriptor, 0)
             os.pwrite(descriptor, msgspec.json.encode(now) + b"\n", 0)
@@ -115,8 +115,8 @@ class RunLock:
 
 
 def _lock(descriptor: int) -> None:
-    """Take the lock. Tries again while it is only looked at: a look shares it, a training does not. Raises `OSError`."""
-    deadline = time.monotonic() + LOOKED_AT
+    """Take the lock; raises `OSError` if a training holds it. Retries while `holder_of` holds it, which shares the lock."""
+    deadline = time.monotonic() + RETRY
     while True:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -129,7 +129,7 @@ def _lock(descriptor: int) -> None:
 
 
 def holder_of(folder: Path) -> Holder | None:
-    """The process that trains in `folder` now, or whose guard will start it again; None if there is none."""
+    """The process that trains in `folder` now, or whose guard will restart it; None if there is none."""
     try:
         descriptor = os.open(folder / NAME, os.O_RDONLY)
     except OSError:

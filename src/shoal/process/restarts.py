@@ -25,25 +25,25 @@ def restarted(times: int, run: Callable[[Path | None, Begun], int]) -> int:
     """
     folder: Path | None = None
     for left in range(times, -1, -1):
-        heard, told = os.pipe()
+        reading, writing = os.pipe()
         parent, child = os.getpid(), os.fork()
         if child == 0:
-            os.close(heard)
+            os.close(reading)
             killed_with_parent()
             if os.getppid() != parent:  # the parent was killed before the line above
                 os._exit(1)
             guarded_by(parent)
             os.setpgid(0, 0)  # a terminal's Ctrl-C goes to the parent, which passes it on once
 
-            def begun(path: Path, told: int = told) -> None:
-                os.write(told, os.fsencode(path.resolve()))
-                os.close(told)
+            def begun(path: Path, writing: int = writing) -> None:
+                os.write(writing, os.fsencode(path.resolve()))
+                os.close(writing)
 
             return run(folder, begun)
-        os.close(told)
+        os.close(writing)
         status, stopped = _wait(child)
-        with open(heard, "rb") as pipe:
-            folder = Path(os.fsdecode(said)) if (said := pipe.read()) else folder
+        with open(reading, "rb") as pipe:
+            folder = Path(os.fsdecode(name)) if (name := pipe.read()) else folder
         code = os.waitstatus_to_exitcode(status)
         if code >= 0:
             return code

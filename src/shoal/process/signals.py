@@ -83,9 +83,9 @@ class StopRequest:
             self._previous[_NUDGE] = signal.signal(_NUDGE, self._interrupt)
             self.active = True
         if self.active:
-            self._heard, self._hears = os.pipe()
-            os.set_blocking(self._hears, False)
-            self._wakeup = signal.set_wakeup_fd(self._hears, warn_on_full_buffer=False)
+            self._reading, self._writing = os.pipe()
+            os.set_blocking(self._writing, False)
+            self._wakeup = signal.set_wakeup_fd(self._writing, warn_on_full_buffer=False)
         return self
 
     def __exit__(
@@ -97,9 +97,9 @@ class StopRequest:
         self._previous.clear()
         if self.active:
             signal.set_wakeup_fd(self._wakeup)
-            os.close(self._hears)  # the listener reads end of file
+            os.close(self._writing)  # the listener reads end of file
             if not self._listening:
-                os.close(self._heard)
+                os.close(self._reading)
         self.active = False
 
     def listener(self) -> Callable[[], None]:
@@ -110,16 +110,16 @@ class StopRequest:
     def _listen(self) -> None:
         signals = 0
         pending: list[tuple[float, Callable[[], None]]] = []  # (when, what to do) if a request has no effect
-        heard = select.poll()
-        heard.register(self._heard, select.POLLIN)
+        poll = select.poll()
+        poll.register(self._reading, select.POLLIN)
         while True:
             wait = max(0.0, pending[0][0] - time.monotonic()) * 1e3 if pending else None
-            if not heard.poll(wait):
+            if not poll.poll(wait):
                 pending.pop(0)[1]()
                 continue
-            numbers = os.read(self._heard, 64)
+            numbers = os.read(self._reading, 64)
             if not numbers:
-                os.close(self._heard)
+                os.close(self._reading)
                 return
             for number in numbers:
                 if number not in REQUESTS:

@@ -11,7 +11,7 @@ MANY = 256  # setting more than one leaf in this many is also cheaper by recompu
 class SumTree:
     """`leaves[i]` >= 0 is the weight of i.
 
-    Every inner node is exactly the sum of its two children, so the same leaves give the same tree, whatever its history.
+    Every inner node is exactly the sum of its two children, so the same leaves give the same tree, independent of its history.
     """
 
     def __init__(self, size: int) -> None:

@@ -1,8 +1,8 @@
 """Asynchronous actors and learners: they wait for each other only if a queue is full or empty.
 
 For each unroll, an actor takes the newest weights. A learner takes a batch of unrolls, from any lanes that have some, and
-publishes new weights. A stream of news tells the main role the actors' steps and episodes, including those of unrolls that a
-window replaced or a full queue refused.
+publishes new weights. A stream of news brings the actors' steps and episodes to the main role, including those of unrolls that
+a window replaced or a full queue refused.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from shoal.acting.collector import Collector
 from shoal.acting.episodes import EpisodeTracker
 from shoal.core.algorithm import LearnerState
 from shoal.core.blueprint import Blueprint
-from shoal.core.keys import going_on
+from shoal.core.keys import resumed_at
 from shoal.core.ports import NOT_YET, Board, Op, Slot, Stream
 from shoal.core.program import Context, Episode, Part, Ports, Report, Snapshot, Steps
 from shoal.core.telemetry import News, NewsFormat
 from shoal.learning.intake import BatchSource, Intake
 from shoal.learning.update import Update
 
-FOREVER = 2**62  # a version that never comes
+FOREVER = 2**62  # a version that is never published
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,7 +40,7 @@ class ActorPolicy:
     delay: int = 0  # act with weights this many versions older than the newest
     refuses: bool = False  # a full queue refuses the unroll, which is then lost, and the actor continues
     yields: bool = False  # never has to wait, so it must let others run if all share one thread
-    last: int = 0  # unrolls after which it ends; 0 is never
+    last: int = 0  # unrolls after which it ends; 0 means never
 
 
 def news_format(blueprint: Blueprint) -> NewsFormat:
@@ -58,18 +58,18 @@ class AsyncActor:
         self._news: Stream = ports["news"]
         self._format = news_format(blueprint)
         # Without lockstep, actors may have made more unrolls than there are versions.
-        again = () if policy.lockstep else going_on(blueprint.start)
+        again = () if policy.lockstep else resumed_at(blueprint.start)
         self._collector = Collector(blueprint, index, context, again)
         self._tracker = EpisodeTracker(blueprint.envs)
         if (name := f"told-{index}") in blueprint.snapshots:
             self._tracker.restore(blueprint.snapshots[name])
         self._own = blueprint.record.empty() if policy.refuses else None
-        self._untold: News | None = None
+        self._unsent: News | None = None
 
     def run(self) -> Steps:
-        blueprint, free, lane = self._blueprint, self._policy, self._policy.lane
+        blueprint, policy, lane = self._blueprint, self._policy, self._policy.lane
         for unroll in count(blueprint.start + self._stream.pushed(lane)):
-            if free.last and unroll - blueprint.start >= free.last:
+            if policy.last and unroll - blueprint.start >= policy.last:
                 break
             # First room, then weights, so that the weights are the newest even after a long wait for room.
             slot = self._own if self._own is not None else (yield from self._stream.claim(lane))
@@ -77,25 +77,25 @@ class AsyncActor:
             self._collector.collect(jax.device_put(blueprint.layout.tree(vector)), version, unroll, slot)
             ended = self._tracker.take(slot["reward"], slot["boundary"], slot["valid"], slot["first"])
             episodes, began = tuple(ended), float(slot["clock"][0])
-            self._tell(began, episodes, self._push(slot))
-            if free.yields:
+            self._send_news(began, episodes, self._push(slot))
+            if policy.yields:
                 yield from turn()
         # First, so that no learner waits for this lane while the actor waits for room for its last news.
         self._stream.finish(lane)
-        while self._untold is not None:
-            self._untold = self._say((yield from self._news.claim(self._index)), self._untold)
+        while self._unsent is not None:
+            self._unsent = self._send((yield from self._news.claim(self._index)), self._unsent)
         self._format.write((yield from self._news.claim(self._index)), 0, time.monotonic(), (), {"last": 1.0})
         self._news.push(self._index)
         yield from self._board.read(FOREVER)
 
     def _weights(self, unroll: int) -> Generator[Op[Any], Any, tuple[int, np.ndarray]]:
         """(version, vector) to act with."""
-        board, free, start = self._board, self._policy, self._blueprint.start
-        if free.lockstep:
+        board, policy, start = self._board, self._policy, self._blueprint.start
+        if policy.lockstep:
             return unroll, (yield from board.read(unroll))
         while True:
             newest, vector = board.latest()
-            wanted = max(start, newest - free.delay)
+            wanted = max(start, newest - policy.delay)
             if newest == wanted:
                 return newest, vector
             try:
@@ -117,18 +117,18 @@ class AsyncActor:
         self._stream.push(lane)
         return 0
 
-    def _tell(self, began: float, episodes: tuple[Episode, ...], refused: int) -> None:
-        """Send the news if there is room, otherwise with the next unroll: an actor never waits for that."""
-        steps, before = self._blueprint.unroll * self._blueprint.envs, self._untold
+    def _send_news(self, began: float, episodes: tuple[Episode, ...], refused: int) -> None:
+        """Send the news, or keep it for the next unroll if there is no room: an actor never waits for room."""
+        steps, before = self._blueprint.unroll * self._blueprint.envs, self._unsent
         if before is not None:
             steps, began, episodes = before.steps + steps, before.began, before.episodes + episodes
             refused += int(before.metrics["queue/refused"])
-        untold: News | None = News(steps, began, began, episodes, {"queue/refused": float(refused)})
-        while untold is not None and (slot := self._news.claim(self._index).now()) is not None:
-            untold = self._say(slot, untold)
-        self._untold = untold
+        unsent: News | None = News(steps, began, began, episodes, {"queue/refused": float(refused)})
+        while unsent is not None and (slot := self._news.claim(self._index).now()) is not None:
+            unsent = self._send(slot, unsent)
+        self._unsent = unsent
 
-    def _say(self, slot: Slot, news: News) -> News | None:
+    def _send(self, slot: Slot, news: News) -> News | None:
         """Send as much of the news as fits into a slot. Returns the rest, if any."""
         most = self._format.episodes
         self._format.write(slot, news.steps, news.began, news.episodes[:most], news.metrics)
@@ -150,7 +150,7 @@ class AsyncActor:
 
 
 def turn() -> Op[None]:
-    """Let others run: answers at the second attempt."""
+    """Let other roles run: succeeds at the second attempt."""
     asked: list[bool] = []
 
     def attempt() -> Any:
@@ -175,17 +175,17 @@ class ActorNews:
         """The episodes that ended since the last call. Never waits."""
         episodes: list[Episode] = []
         while (got := self._news.take_any(self._lanes).now()) is not None:
-            episodes += self._hear(*got)
+            episodes += self._take(*got)
         return tuple(episodes)
 
     def rest(self) -> Generator[Op[Any], Any, tuple[Episode, ...]]:
         """As `listen`, after waiting for the last news of all actors."""
         episodes = list(self.listen())
         while len(self._ended) < len(self._lanes):
-            episodes += self._hear(*(yield from self._news.take_any(self._lanes)))
+            episodes += self._take(*(yield from self._news.take_any(self._lanes)))
         return tuple(episodes)
 
-    def _hear(self, lane: int, slot: Slot) -> tuple[Episode, ...]:
+    def _take(self, lane: int, slot: Slot) -> tuple[Episode, ...]:
         news = self._format.read(slot)
         self._news.release(lane)
         self.steps += news.steps
@@ -203,7 +203,7 @@ class AnyUnrolls:
     def __init__(self, source: BatchSource, blueprint: Blueprint, ports: Ports, context: Context) -> None:
         self._lossy = source.lossy
         self._intake = Intake(blueprint, 0, source, ports)
-        self._told = ActorNews(blueprint, ports)
+        self._actor_news = ActorNews(blueprint, ports)
 
     def batch(self, version: int) -> Generator[Op[Any], Any, Sequence[Slot] | None]:
         return (yield from self._intake.batch(version))
@@ -216,15 +216,15 @@ class AnyUnrolls:
 
     def _steps(self) -> int:
         """Environment steps of all unrolls so far, including lost ones."""
-        return self._told.steps if self._lossy else self._intake.steps
+        return self._actor_news.steps if self._lossy else self._intake.steps
 
     def complete(self, report: Report) -> Report:
-        episodes = self._told.listen()
-        counts = {**self._intake.metrics(), "queue/refused": float(self._told.refused)}
+        episodes = self._actor_news.listen()
+        counts = {**self._intake.metrics(), "queue/refused": float(self._actor_news.refused)}
         return replace(report, episodes=episodes, env_steps=self._steps(), metrics={**report.metrics, **counts})
 
     def rest(self, report: Report | None) -> Generator[Op[Any], Any, Report | None]:
-        episodes = yield from self._told.rest()
+        episodes = yield from self._actor_news.rest()
         steps = self._steps()
         if report is None or (not episodes and steps == report.env_steps):
             return None

@@ -35,7 +35,7 @@ from shoal.learning.soundness import SOUND, Watch, seen_in
 from shoal.process.compile_ahead import compile_ahead
 from shoal.replay import Rings, make_sampler
 from shoal.roles.learner import OneOfEach
-from shoal.roles.planner import TOLD, model_layout
+from shoal.roles.planner import PLAN_METRICS, model_layout
 
 
 class ImaginedMemory:
@@ -92,9 +92,9 @@ class DynaUpdate:
         self._count = gradients_a_call(blueprint)
         self._mixed = round(algorithm.config.mix * algorithm.config.batch_size)  # real rows among the imagined ones
         self._owed = 0.0
-        self._told: dict[str, float] = {}  # the planners' newest metrics
+        self._plan_metrics: dict[str, float] = {}  # the planners' newest metrics
         self._rows = 0  # valid imagined rows since the last update
-        self._words: list[np.ndarray] = []  # the planners' metrics since the last update
+        self._unread: list[np.ndarray] = []  # the planners' metrics since the last update
         self._gradients = 0
 
     def compile(self, state: LearnerState, acted: Any, lanes: int) -> None:
@@ -110,7 +110,7 @@ class DynaUpdate:
         before = int(state.step)
         state, actor, metrics = self._real(state, acted, trajectories, version, progress)
         rows = self._news()
-        ratio = self._algorithm.ratio(progress, self.error) if self._told else 0.0
+        ratio = self._algorithm.ratio(progress, self.error) if self._plan_metrics else 0.0
         self._owed += (int(state.step) - before) * ratio
         calls = int(self._owed // self._count) if self.imagined.ready() else 0
         self._owed -= calls * self._count
@@ -123,17 +123,17 @@ class DynaUpdate:
             if found is None:
                 calls = call
                 break
-            state, actor, told = found
-            losses = {metric_name(name): float(value) for name, value in told.items()}
+            state, actor, raw = found
+            losses = {metric_name(name): float(value) for name, value in raw.items()}
         self._gradients += calls * self._count
-        error = {"model/error": self.error} if self._told else {}
+        error = {"model/error": self.error} if self._plan_metrics else {}
         imagined = {
             "imagined/ratio": ratio,
             "imagined/rows": float(rows),
             "imagined/gradients": float(self._gradients),
             **({"imagined/td": losses["loss/td"]} if losses else {}),
         }
-        return state, actor, {**metrics, **self._told, **error, **imagined}
+        return state, actor, {**metrics, **self._plan_metrics, **error, **imagined}
 
     def _imagined_gradients(
         self, state: LearnerState, version: int, call: int, progress: float, key: np.ndarray
@@ -146,36 +146,36 @@ class DynaUpdate:
             beside = memory.sample(self._count, progress, version, PLANNING, call)
             kept = jax.tree.map(lambda x: x[:, :real], beside.drawn)
             drawn = jax.tree.map(lambda a, b: np.concatenate([a, b], axis=1), kept, drawn)
-        after, actor, told, errors = self._learn(state, drawn, key)
-        if not told.pop(SOUND):
-            self._watch.bad(seen_in(self._blueprint.algorithm, state, told))
+        after, actor, losses, errors = self._learn(state, drawn, key)
+        if not losses.pop(SOUND):
+            self._watch.bad(seen_in(self._blueprint.algorithm, state, losses))
             return None
         self._watch.good()
         td = np.asarray(errors)
         self.imagined.feedback(batch.indices, td[:, real:])
         if real and self._algorithm.config.replay == "prioritized":
             memory.feedback(beside.indices[:, :real], td[:, :real])
-        return after, actor, told
+        return after, actor, losses
 
     @property
     def error(self) -> float:
         """The model's error on held-out real rows: the largest of the errors of state, reward and end."""
-        return max(self._told[name] for name in TOLD[:3])
+        return max(self._plan_metrics[name] for name in PLAN_METRICS[:3])
 
     def take_in(self, lane: int, block: Slot) -> None:
         """Keep a planner's imagined rows and its metrics."""
         self._rows += self.imagined.insert(block)
-        self._words.append(block["told"].copy())
+        self._unread.append(block["metrics"].copy())
         self._blocks.release(lane)
 
     def _news(self) -> int:
         """Take the blocks that are ready. Returns the number of valid rows since the last update."""
         while (taken := self._blocks.take_any(range(self._blocks.lanes)).now()) is not None:
             self.take_in(*taken)
-        spoken = [word for word in self._words if not np.isnan(word).any()]
-        if spoken:
-            self._told = dict(zip(TOLD, np.mean(spoken, axis=0).tolist(), strict=True))
-        rows, self._rows, self._words = self._rows, 0, []
+        known = [metrics for metrics in self._unread if not np.isnan(metrics).any()]
+        if known:
+            self._plan_metrics = dict(zip(PLAN_METRICS, np.mean(known, axis=0).tolist(), strict=True))
+        rows, self._rows, self._unread = self._rows, 0, []
         return rows
 
     def snapshots(self) -> Snapshot:

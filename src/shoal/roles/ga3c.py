@@ -92,13 +92,13 @@ class Agent:
             slot["clock"][1] = time.monotonic()
             self._ended.extend(self._tracker.take(slot["reward"], slot["boundary"], slot["valid"], slot["first"]))
             self._stream.push(lane)
-            self._tell()
+            self._send_episodes()
 
-    def _tell(self) -> None:
+    def _send_episodes(self) -> None:
         format = self._setup.episodes
         if self._ended and (slot := self._news.claim(self._index).now()) is not None:
-            told = [self._ended.popleft() for _ in range(min(len(self._ended), format.episodes))]
-            format.write(slot, 0, time.monotonic(), told, {})
+            sent = [self._ended.popleft() for _ in range(min(len(self._ended), format.episodes))]
+            format.write(slot, 0, time.monotonic(), sent, {})
             self._news.push(self._index)
 
     def snapshots(self) -> Snapshot:
@@ -149,7 +149,7 @@ class Predictor:
                     for one in acted
                 ],
             )
-            tally.tell()
+            tally.report()
             self._context.beat()
 
     def _unless_idle(self, gather: Op[Any]) -> Op[Any]:
@@ -254,7 +254,7 @@ class Applier:
         self._weights: Board = ports["weights"]
         self._params: Board = ports["params"]
         self._control: Board = ports["control"]
-        self._heard = InferenceStats(ports["served"])
+        self._inference = InferenceStats(ports["served"])
         self._gradients = setup.gradients
         self.state = self._blueprint.initial_state()
         self.version = self._blueprint.start
@@ -273,7 +273,7 @@ class Applier:
             stream.release(lane)
         self._publish()
         began_at, spent = 0.0, 0.0
-        heard: list[News] = []
+        arrived: list[News] = []
         lags: Counter[int] = Counter()
         reported = tried = measured = time.monotonic()
         rate_from, last_steps = 0, 0
@@ -306,7 +306,7 @@ class Applier:
             if not (due and blueprint.driven):
                 self._publish(known, actor)
             self._steps += found.steps
-            heard.append(found)
+            arrived.append(found)
             now = time.monotonic()
             spent += now - before
             if now - tried < SETTLING * self._pause():
@@ -316,19 +316,19 @@ class Applier:
                 tried = now
             if not due:
                 continue
-            episodes = tuple(self._told())
+            episodes = tuple(self._new_episodes())
             times = {"time/learn": spent, "time/wait": waited, "time/collect": 0.0, "time/broadcast": 0.0}
             speed = (self._steps - last_steps) / (now - reported)
             metrics = {
-                **{metric_name(name): value for name, value in mean_metrics(heard).items() if name not in SEEN},
+                **{metric_name(name): value for name, value in mean_metrics(arrived).items() if name not in SEEN},
                 **times,
                 "lag/versions": sum(lag * rows for lag, rows in lags.items()) / lags.total(),
                 "lag/max": float(max(lags)),
                 "queue/depth": float(sum(map(stream.depth, lanes))),
-                "speed/gradients": len(heard) / (now - reported),
+                "speed/gradients": len(arrived) / (now - reported),
                 **self._status(speed, episodes),
             }
-            reported, last_steps, heard, spent, waited = now, self._steps, [], 0.0, 0.0
+            reported, last_steps, arrived, spent, waited = now, self._steps, [], 0.0, 0.0
             reply = yield Report(
                 version=self.version,
                 env_steps=self._steps,
@@ -368,7 +368,7 @@ class Applier:
         if self._climber.judge(rate) != before:
             say(self._control, self._changes, self._climber.numbers)
 
-    def _told(self) -> Iterator[Episode]:
+    def _new_episodes(self) -> Iterator[Episode]:
         lanes, format = range(self._episodes.lanes), self._setup.episodes
         while (found := self._episodes.take_any(lanes).now()) is not None:
             yield from format.read(found[1]).episodes
@@ -376,7 +376,7 @@ class Applier:
 
     def _status(self, training: float, episodes: tuple[Episode, ...]) -> dict[str, float]:
         self._score.extend(episode.ret for episode in episodes)
-        served, busy = self._heard.metrics(), self._load.busy()
+        served, busy = self._inference.metrics(), self._load.busy()
         status = {
             "status/score": float(np.mean(self._score)) if self._score else None,
             "status/predictions_per_s": served.get("speed/predictions"),

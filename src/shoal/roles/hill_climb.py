@@ -87,7 +87,7 @@ def say(board: Board, version: int, numbers: Numbers) -> None:
 
 
 class CoreLoad:
-    """The number of busy cores of the machine since the last look; None if the system does not tell (not Linux)."""
+    """The number of busy cores of the machine since the last call; None if the system does not report it (not Linux)."""
 
     def __init__(self, path: Path = Path("/proc/stat")) -> None:
         self._path = path

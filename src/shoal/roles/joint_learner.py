@@ -29,7 +29,7 @@ from shoal.learning.soundness import Watch
 from shoal.roles.async_actor_learner import FOREVER, ActorNews, lags_of, last_report
 
 LAGS = 64  # bins of the histogram of lags; the last one holds all larger lags
-COUNTS = ("unrolls", "dropped", "helped", "told")  # summed over learners; told: steps, which only the first is told
+COUNTS = ("unrolls", "dropped", "helped", "news_steps")  # summed over learners; only the first gets the actors' news
 
 
 class JointLearner:
@@ -54,7 +54,7 @@ class JointLearner:
         self._handed: Board | None = ports.get("handed")  # from the first to the others, in a driven run
         self._intake = Intake(blueprint, index, source, ports)
         self._update = JointUpdate(blueprint, index, together, self._group, Watch(context))
-        self._told = ActorNews(blueprint, ports) if index == 0 else None
+        self._actor_news = ActorNews(blueprint, ports) if index == 0 else None
         self.version = blueprint.start
         self.state = blueprint.initial_state()
         self._names: tuple[str, ...] = ()  # of the metrics, in the order of the vector that carries them
@@ -95,7 +95,7 @@ class JointLearner:
         """
         if self._index == 0:
             if reply.leaves:
-                raise BadInput("several learners take in weights and statistics alone, not the optimiser's moments")
+                raise BadInput("several learners adopt only weights and statistics, not the optimiser's moments")
             if reply.brings:
                 reported = to_vector(self.state.params)
                 self.state = adopted(self._blueprint.algorithm, self.state, reply)
@@ -107,20 +107,20 @@ class JointLearner:
             mine, vector = to_vector(self.state.params), handed.latest()[1]
             old, new = vector[: 2 * mine.size].reshape(2, -1)
             others = layout_of(self.state.obs).tree(vector[2 * mine.size :])
-            told = others if others is not None and others.count > 0 else None
+            statistics = others if others is not None and others.count > 0 else None
             self.state = adopted(
-                self._blueprint.algorithm, self.state, Reply(weights=moved(mine, old, new), statistics=told)
+                self._blueprint.algorithm, self.state, Reply(weights=moved(mine, old, new), statistics=statistics)
             )
         self._intake.release()
 
     def _end(self) -> Steps:
         """Finish when no data is left. The first waits for the actors' last news; the others wait until the run ends."""
-        if self._told is None:
+        if self._actor_news is None:
             yield from self._board.read(FOREVER)
             return
-        before = self._told.steps
-        episodes = yield from self._told.rest()
-        more = self._told.steps - before if self._source.lossy else 0
+        before = self._actor_news.steps
+        episodes = yield from self._actor_news.rest()
+        more = self._actor_news.steps - before if self._source.lossy else 0
         if self._last is not None and (episodes or more):
             yield last_report(self._last, self._last.env_steps + more, episodes)
 
@@ -175,9 +175,9 @@ class JointLearner:
         if self._index == 0 and self._handed is None:
             self._publish()
         broadcast = now() - published
-        episodes = self._told.listen() if self._told is not None else ()
-        heard = self._told.steps if self._told is not None else 0
-        so_far = np.array([intake.taken, intake.dropped, intake.helped, heard], np.float64)
+        episodes = self._actor_news.listen() if self._actor_news is not None else ()
+        news_steps = self._actor_news.steps if self._actor_news is not None else 0
+        so_far = np.array([intake.taken, intake.dropped, intake.helped, news_steps], np.float64)
         counts = so_far - self._counted.get(self._rounds, 0.0)  # a successor has not been counted yet
         self._counted = {self._rounds: so_far - counts, self._rounds + 1: so_far}
         # After the first has published: a learner that leaves this round may free slots, and actors must find the new weights.
@@ -208,8 +208,8 @@ class JointLearner:
 
     def _steps(self) -> int:
         """Environment steps so far; all learners know the same number."""
-        unrolls, told = (int(self._totals[COUNTS.index(name)]) for name in ("unrolls", "told"))
-        return told if self._source.lossy else unrolls * self._blueprint.unroll * self._blueprint.envs
+        unrolls, news_steps = (int(self._totals[COUNTS.index(name)]) for name in ("unrolls", "news_steps"))
+        return news_steps if self._source.lossy else unrolls * self._blueprint.unroll * self._blueprint.envs
 
     def _report(self, metrics: dict[str, float], episodes: tuple[Episode, ...]) -> Report:
         lags, totals = self._lags, dict(zip(COUNTS, self._totals.tolist(), strict=True))
@@ -219,8 +219,8 @@ class JointLearner:
             "lag/max": float(seen.max(initial=0)),
             "lag/dropped": totals["dropped"],
         }
-        if self._told is not None:
-            metrics["queue/refused"] = float(self._told.refused)
+        if self._actor_news is not None:
+            metrics["queue/refused"] = float(self._actor_news.refused)
         if self._source.ends:
             metrics["queue/helped"] = totals["helped"]
         return Report(

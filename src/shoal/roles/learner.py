@@ -50,10 +50,10 @@ class Trainer:
         """The acting part of the newest version."""
         return self._blueprint.algorithm.actor_state(self.state)
 
-    def compile(self, knows_who_acted: bool) -> None:
+    def compile(self, holds_acting_weights: bool) -> None:
         """Compile the update ahead of the data, by shapes: another thread may still be making the first weights."""
         blueprint = self._blueprint
-        acted = blueprint.actor_shapes if knows_who_acted else None
+        acted = blueprint.actor_shapes if holds_acting_weights else None
         self._update.compile(blueprint.state_shapes, acted, blueprint.batch)
 
     def learn(self, slots: Sequence[Slot], acted: Any, waited: float, steps: int = 0) -> Report:
@@ -151,7 +151,7 @@ class Learner:
     def run(self) -> Steps:
         trainer, feed = self.trainer, self._feed
         # Compile before publishing: actors that started now would only wait, and take cores from compiling.
-        trainer.compile(knows_who_acted=self._schedule is not None)
+        trainer.compile(holds_acting_weights=self._schedule is not None)
         self._acted[trainer.version] = trainer.actor
         broadcast, report = self._publish(), None
         while True:
@@ -162,7 +162,7 @@ class Learner:
                     yield report
                 return
             waited = time.monotonic() - asked
-            report = trainer.learn(slots, self._who_acted(), waited, 0 if report is None else report.env_steps)
+            report = trainer.learn(slots, self._acting_weights(), waited, 0 if report is None else report.env_steps)
             # Publish before freeing the slots, so that an actor that waited for room finds the weights its unroll led to.
             if not self._driven:
                 broadcast = self._publish()
@@ -176,7 +176,7 @@ class Learner:
                 feed.release()
             self._acted[trainer.version] = trainer.actor
 
-    def _who_acted(self) -> Any:
+    def _acting_weights(self) -> Any:
         """The weights that acted on the current batch; None if the learner does not hold them."""
         if self._schedule is None:
             return None
@@ -241,7 +241,7 @@ class Sequential:
 
     def run(self) -> Steps:
         blueprint, trainer = self._blueprint, self.trainer
-        trainer.compile(knows_who_acted=True)
+        trainer.compile(holds_acting_weights=True)
         while True:
             # Through the same vector as in other topologies, so that actors see the same bits everywhere.
             actor = jax.device_put(blueprint.layout.tree(to_vector(trainer.actor)))

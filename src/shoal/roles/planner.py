@@ -15,7 +15,7 @@ import numpy as np
 
 from shoal.algos.dyna_q import CANDIDATES, DynaQ
 from shoal.core.blueprint import Blueprint
-from shoal.core.keys import PLANNING, going_on, key_data
+from shoal.core.keys import PLANNING, key_data, resumed_at
 from shoal.core.ports import Board, Pool, Slot, Stream, Table
 from shoal.core.program import Context, Ports, Snapshot, Steps
 from shoal.core.record import Field, Record
@@ -28,9 +28,17 @@ from shoal.nets.world_model import Scales
 if TYPE_CHECKING:
     from collections.abc import Generator
 
-JUDGES = 512  # held-out rows of one validation
+VALIDATION_ROWS = 512  # held-out rows of one validation
 # Metrics that a planner sends with each block; the model's errors come first.
-TOLD = ("model/state", "model/reward", "model/done", "model/loss", "model/disagreement", "time/plan", "time/lock")
+PLAN_METRICS = (
+    "model/state",
+    "model/reward",
+    "model/done",
+    "model/loss",
+    "model/disagreement",
+    "time/plan",
+    "time/lock",
+)
 
 
 class CompiledPlanner(NamedTuple):
@@ -66,11 +74,11 @@ def block_record(blueprint: Blueprint, algorithm: DynaQ) -> Record:
     """Record of one round of imagination: rows, which of them are valid, and metrics."""
     rows = algorithm.config.horizon * algorithm.config.starts
     fields = [Field(f"rows/{f.name}", (rows, *f.shape), f.dtype) for f in row_record(blueprint).fields]
-    return Record((*fields, Field("valid", (rows,), "bool"), Field("told", (len(TOLD),), "float64")))
+    return Record((*fields, Field("valid", (rows,), "bool"), Field("metrics", (len(PLAN_METRICS),), "float64")))
 
 
 class Split(NamedTuple):
-    """Split of a ring's rows into training and held-out ones. A slot's number decides, for the lifetime of the ring."""
+    """Split of a ring's rows into training and held-out ones, by slot number, so that a slot never changes sides."""
 
     every: int  # one slot in this many is held out
 
@@ -79,7 +87,8 @@ class Split(NamedTuple):
         drawn = rng.integers(0, size - self._held(size), shape)
         return drawn + drawn // (self.every - 1) + 1
 
-    def judging(self, rng: np.random.Generator, size: int, shape: tuple[int, ...]) -> np.ndarray:
+    def held_out(self, rng: np.random.Generator, size: int, shape: tuple[int, ...]) -> np.ndarray:
+        """Held-out slots, drawn uniformly from `size` filled ones."""
         return rng.integers(0, self._held(size), shape) * self.every
 
     def _held(self, size: int) -> int:
@@ -121,7 +130,7 @@ class Planner:
         self._functions.train(
             params, self._moments, scales, rows(config.model_gradients, config.members, config.model_batch)
         )
-        self._functions.judge(params, scales, rows(JUDGES))
+        self._functions.judge(params, scales, rows(VALIDATION_ROWS))
         self._functions.imagine(params, scales, actor, rows(CANDIDATES * config.starts), key_data(0))
 
     def run(self) -> Steps:
@@ -129,7 +138,7 @@ class Planner:
         for number in count(self._blocks.pushed(self._lane)):
             slot = yield from self._blocks.claim(self._lane)
             slot["valid"][...] = False
-            slot["told"][...] = np.nan
+            slot["metrics"][...] = np.nan
             if self._ready():
                 yield from self._round(number, slot)
             self._blocks.push(self._lane)
@@ -143,7 +152,7 @@ class Planner:
 
     def _round(self, number: int, slot: Slot) -> Generator[Any, Any, None]:
         algorithm, config, began = self._algorithm, self._algorithm.config, time.monotonic()
-        path = (PLANNING, self._lane, number, *going_on(self._blueprint.start))
+        path = (PLANNING, self._lane, number, *resumed_at(self._blueprint.start))
         rng = np.random.default_rng(np.random.SeedSequence(self._blueprint.seed, spawn_key=path))
         size, layout = int(self._real.sizes()[0]), model_layout(algorithm)
         scales = scales_layout(algorithm).tree(self._scales.latest()[1])
@@ -159,7 +168,7 @@ class Planner:
         else:  # the model stays as it was
             self._watch.bad({"model": float(loss), "seen/rate": config.model_rate, "seen/weights": weight_norm(before)})
         params = layout.tree(self._model.pull()[1])
-        errors = self._functions.judge(params, scales, self._read(self._split.judging(rng, size, (JUDGES,))))
+        errors = self._functions.judge(params, scales, self._read(self._split.held_out(rng, size, (VALIDATION_ROWS,))))
         candidates = self._read(rng.integers(0, size, CANDIDATES * config.starts))
         actor = self._blueprint.layout.tree(self._weights.latest()[1])
         made = self._functions.imagine(params, scales, actor, candidates, key_data(self._blueprint.seed, *path))
@@ -168,8 +177,8 @@ class Planner:
             flat[...] = np.asarray(array).reshape(flat.shape)
         slot["valid"][...] = np.asarray(made.valid).reshape(-1)
         locked, self._locked = self._model.waited - self._locked, self._model.waited
-        told = (*errors, loss, made.disagreement, time.monotonic() - began, locked)
-        slot["told"][...] = [float(value) for value in told]
+        metrics = (*errors, loss, made.disagreement, time.monotonic() - began, locked)
+        slot["metrics"][...] = [float(value) for value in metrics]
 
     def _read(self, slots: np.ndarray) -> Transitions:
         """Copies of the rows in these slots of the only ring; reads again if any was overwritten meanwhile."""

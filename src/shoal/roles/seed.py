@@ -47,7 +47,7 @@ def answer_record(blueprint: Blueprint) -> Record:
 
 
 class EnvActor:
-    """Asks for an action, takes it, and sends the result with the next question; it has neither weights nor recurrent state."""
+    """Requests an action, takes it, and sends the result with the next question. Holds neither weights nor recurrent state."""
 
     def __init__(self, blueprint: Blueprint, index: int, ports: Ports, context: Context) -> None:
         self._blueprint, self._index, self._context = blueprint, index, context
@@ -95,7 +95,7 @@ class Lane:
     def forget(self) -> None:
         self.carry = {n: np.array(a) for n, a in self._blueprint.algorithm.initial_carry(self._blueprint.envs).items()}
 
-    def hear(self, question: Slot) -> bool:
+    def take_in(self, question: Slot) -> bool:
         """Write the result of the last action. Returns True if the unroll is complete.
 
         The first question of an actor or of its successor, or after the inference role was restarted, has no such result.
@@ -174,7 +174,7 @@ class Inference:
             for lane, one in zip(lanes, acted, strict=True):
                 lane.act(one.action, one.extras, self._weights.version)
                 lane.carry = one.carry
-            self._tally.tell()
+            self._tally.report()
             self._context.beat()
 
     def _next(self) -> Op[list[tuple[int, Slot]]]:
@@ -189,7 +189,7 @@ class Inference:
                 return NOT_YET
             self._stalled |= gathered
             for client, question in gathered:
-                if self._lanes[client].hear(question):
+                if self._lanes[client].take_in(question):
                     self._stream.push(client)
             ready = [client for client, _ in gathered if self._room(client)]
             return [(client, self._stalled.pop(client)) for client in ready] or NOT_YET
@@ -218,8 +218,8 @@ class InferredUnrolls(OneOfEach):
 
     def __init__(self, blueprint: Blueprint, ports: Ports, context: Context) -> None:
         super().__init__(blueprint, ports, context)
-        self._heard = InferenceStats(ports["news"])
+        self._inference = InferenceStats(ports["news"])
 
     def complete(self, report: Report) -> Report:
         report = super().complete(report)
-        return replace(report, metrics={**report.metrics, **self._heard.metrics()})
+        return replace(report, metrics={**report.metrics, **self._inference.metrics()})

@@ -16,7 +16,7 @@ from shoal.acting.episodes import EpisodeTracker
 from shoal.core.algorithm import LearnerState, Replay
 from shoal.core.blueprint import Blueprint
 from shoal.core.config import Fraction, Positive
-from shoal.core.keys import going_on
+from shoal.core.keys import resumed_at
 from shoal.core.ports import NOT_YET, Op, Pool, Roster, Slot, Stream, Table
 from shoal.core.program import Context, Episode, Part, Ports, Reply, Report, Snapshot, Steps
 from shoal.core.telemetry import News, NewsFormat, mean_metrics
@@ -114,7 +114,7 @@ class Worker:
         self._statistics = SharedStatistics(ports["statistics"], self._layout) if "statistics" in ports else None
         # The number of this worker's unrolls is known only in an exact resume; otherwise timing had decided it.
         exact = f"worker-{index}" in blueprint.snapshots
-        self._collector = Collector(blueprint, index, context, () if exact else going_on(blueprint.start))
+        self._collector = Collector(blueprint, index, context, () if exact else resumed_at(blueprint.start))
         self._tracker = EpisodeTracker(blueprint.envs)
         self._slot = blueprint.record.empty()
         self._open = jax.jit(self._opened)
@@ -196,7 +196,7 @@ class Worker:
             yield from self._own.change([index], lambda _, rows, kept=kept: [kept])  # type: ignore[misc]
             took, locked = now() - before, exchange.waited() - locked
             times = {"time/learn": took - locked, "time/lock": locked, "time/wait": waited, "time/barrier": met}
-            self._tell(news, {**learnt.metrics, **times, "lag/versions": learnt.lag, "lag/max": learnt.lag})
+            self._write_news(news, {**learnt.metrics, **times, "lag/versions": learnt.lag, "lag/max": learnt.lag})
             self._news.push(index)
             roster.finish(index)
             # Hold no turn here, so that a waiter cannot block shutdown.
@@ -214,7 +214,7 @@ class Worker:
         """Whether an episode ended in the last unroll."""
         return bool((self._slot["boundary"] & self._slot["valid"]).any())
 
-    def _tell(self, news: Slot, metrics: dict[str, float]) -> None:
+    def _write_news(self, news: Slot, metrics: dict[str, float]) -> None:
         slot = self._slot
         episodes = self._tracker.take(slot["reward"], slot["boundary"], slot["valid"], slot["first"])
         began, ended = slot["clock"].tolist()
@@ -267,7 +267,7 @@ class Monitor:
                     continue
             version = self._blueprint.start + self._roster.finished()
             if self._due(version, reported) and (news or came is None):
-                self._last = self._report(version, news) if news else self._last_word(version)
+                self._last = self._report(version, news) if news else self._late_report(version)
                 reply = yield self._last
                 if reply.brings:
                     yield from self._adopt(self._last.state, reply)
@@ -294,15 +294,15 @@ class Monitor:
         waited = version - self._version >= every if every else time.monotonic() - reported >= REPORT_SECONDS
         return waited or version >= self._blueprint.updates
 
-    def _last_word(self, version: int) -> Report:
+    def _late_report(self, version: int) -> Report:
         """The report of a turn whose news was already in the previous report, because it was sent before the turn was finished."""
         assert self._last is not None
         before = self._last
         metrics = {name: value for name, value in before.metrics.items() if not name.startswith("time/")}
         steps = (version - self._blueprint.start) * self._blueprint.steps_per_update
-        told: dict[str, Any] = {"version": version, "env_steps": steps, "metrics": metrics, "state": self.state()}
+        new: dict[str, Any] = {"version": version, "env_steps": steps, "metrics": metrics, "state": self.state()}
         self._version = version
-        return replace(before, episodes=(), lags={}, **told)
+        return replace(before, episodes=(), lags={}, **new)
 
     def _next(self, lanes: list[int]) -> Op[tuple[int, Slot] | None]:
         """The next news; or None once all turns are done and all news is taken, if the last version is not yet reported."""

@@ -50,8 +50,10 @@ def shares(times: Mapping[str, float]) -> dict[str, float]:
 
 def status(metrics: Mapping[str, float]) -> tuple[str, ...]:
     """The metrics called `status/...`, in which roles describe their work, as one line; () if there are none."""
-    said = {n.removeprefix("status/").replace("_per_s", "/s"): v for n, v in metrics.items() if n.startswith("status/")}
-    words = [f"{n} {v:,.0f}" if v == round(v) or abs(v) >= 100 else f"{n} {v:.1f}" for n, v in said.items()]
+    shown = {
+        n.removeprefix("status/").replace("_per_s", "/s"): v for n, v in metrics.items() if n.startswith("status/")
+    }
+    words = [f"{n} {v:,.0f}" if v == round(v) or abs(v) >= 100 else f"{n} {v:.1f}" for n, v in shown.items()]
     return ("  ".join(words),) if words else ()
 
 

@@ -64,7 +64,7 @@ class TensorBoard:
     """Event files in the run folder, written in the caller's own thread.
 
     tensorboardX's SummaryWriter hands events to a thread through a bounded queue: if a full disk killed that thread,
-    training would wait for it for ever. Its record writer is therefore used directly.
+    training would wait for it without end. Its record writer is therefore used directly.
     """
 
     def __init__(self, folder: RunFolder, config: Mapping[str, Any], on_alert: Alert) -> None:
@@ -147,7 +147,7 @@ class MLflow:
         experiment = self._client.get_experiment_by_name("shoal")
         number = experiment.experiment_id if experiment else self._client.create_experiment("shoal")
         self._run = self._client.create_run(number, run_name=folder.path.name).info.run_id
-        for name, value in _flat(config).items():
+        for name, value in flattened(config).items():
             self._client.log_param(self._run, name, str(value)[:500])  # as long as MLflow allows
         self._metric = mlflow.entities.Metric
 
@@ -282,11 +282,12 @@ def _optional(module: str, extra: str) -> Any:
         raise BadInput(f"sink {extra!r} needs a package that is not installed: pip install 'shoal[{extra}]'") from None
 
 
-def _flat(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+def flattened(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """{"algo": {"clip": 0.2}} as {"algo.clip": 0.2}."""
     flat: dict[str, Any] = {}
     for name, value in config.items():
         if isinstance(value, Mapping):
-            flat.update(_flat(value, f"{prefix}{name}."))
+            flat.update(flattened(value, f"{prefix}{name}."))
         else:
             flat[f"{prefix}{name}"] = value
     return flat

@@ -153,20 +153,20 @@ class FusedSession:
         def run(loop: Loop, version: int, updates: int) -> tuple[Loop, Found, float]:
             keys, progress = self._inputs(version, updates)
             before = time.monotonic()
-            loop, told = call(loop, keys, progress, np.int32(version), np.int32(updates))
-            return loop, jax.tree.map(np.asarray, told), time.monotonic() - before
+            loop, found = call(loop, keys, progress, np.int32(version), np.int32(updates))
+            return loop, jax.tree.map(np.asarray, found), time.monotonic() - before
 
         version, updates = blueprint.start, self._fitting(blueprint.start, 1)
         with ThreadPoolExecutor(1, thread_name_prefix="shoal-fused") as pool:
             pending = pool.submit(run, self.loop, version, updates)
             while updates:
-                loop, told, took = pending.result()
+                loop, found, took = pending.result()
                 ended, done, version = time.monotonic(), updates, version + updates
                 updates = 0 if self._stopping() else self._fitting(version, int(done * min(4.0, CALL_SECONDS / took)))
                 if updates and not blueprint.driven:
                     pending = pool.submit(run, loop, version, updates)
                 self.loop = loop
-                reply = yield from self._events(told, version, done, began, ended)
+                reply = yield from self._events(found, version, done, began, ended)
                 if reply.brings:
                     learner = adopted(blueprint.algorithm, loop.learner, reply)
                     self.loop = loop._replace(learner=learner, actor=blueprint.algorithm.actor_state(learner))
@@ -189,16 +189,16 @@ class FusedSession:
         return keys, blueprint.progress_at(made).astype(np.float32)
 
     def _events(
-        self, told: Found, version: int, updates: int, began: float, ended: float
+        self, found: Found, version: int, updates: int, began: float, ended: float
     ) -> Generator[Event, Reply | None, Reply]:
         """Yield the faults and the report of a call; return the reply."""
-        blueprint, seen = self._blueprint, told.seen
+        blueprint, seen = self._blueprint, found.seen
         lost = int(seen.lost[:updates].sum())
         if lost:
             name = blueprint.algorithm.task.spec.name
             what = f"{name}: {lost} episodes dropped in {updates} updates: an observation or a reward was not finite"
             yield Fault(role="loop", kind="env_nan", detail=what)
-        metrics = {name: np.asarray(values)[:updates] for name, values in told.metrics.items()}
+        metrics = {name: np.asarray(values)[:updates] for name, values in found.metrics.items()}
         fine, largest_seen = metrics.pop(SOUND), metrics.pop(SEEN)
         yield from self._judged(fine, largest_seen, metrics)
         if not fine.all() and fine.any():  # leave out dropped updates
@@ -219,7 +219,7 @@ class FusedSession:
             | {"lag/versions": 0.0, "lag/max": 0.0},
             state=self.loop.learner,
             lags={0: updates * blueprint.steps_per_update},
-            looks=self._looks(told.learners, version - updates, version),
+            looks=self._looks(found.learners, version - updates, version),
         )
         return reply or Reply()
 
@@ -260,17 +260,17 @@ class FusedSession:
             return jax.tree.map(lambda rows, row: rows.at[i].set(row), all_, one)
 
         def body(i: Array, carried: tuple[Loop, Found]) -> tuple[Loop, Found]:
-            loop, told = carried
+            loop, found = carried
             loop, seen, metrics = self._one(loop, keys[i], progress[i])
-            learners = told.learners
+            learners = found.learners
             if every:
                 learners = write(learners, (version + i) // every - version // every, loop.learner)
-            return loop, Found(write(told.seen, i, seen), write(told.metrics, i, metrics), learners)
+            return loop, Found(write(found.seen, i, seen), write(found.metrics, i, metrics), learners)
 
         looks = room(self._capacity // every + 2, loop.learner) if every else ()
-        told = Found(room(self._capacity, seen), room(self._capacity, metrics), looks)
-        loop, told = jax.lax.fori_loop(0, updates, body, (loop, told))
-        return loop, told
+        found = Found(room(self._capacity, seen), room(self._capacity, metrics), looks)
+        loop, found = jax.lax.fori_loop(0, updates, body, (loop, found))
+        return loop, found
 
     def _one(self, loop: Loop, keys: Array, progress: Array) -> tuple[Loop, Seen, Any]:
         blueprint, (batched, _) = self._blueprint, self._blueprint.pure_env

@@ -166,7 +166,7 @@ class Wiring:
 
 
 class MpiSession:
-    """Rank 0's side: tells the others what to run, runs the main role, watches the others."""
+    """Rank 0's side: sends the program to the others, runs the main role, watches the others."""
 
     def __init__(self, program: Program, config: MpiConfig, here: Ranks, stopping: Callable[[], bool]) -> None:
         self._stopping, self._config, self._here = stopping, config, here
@@ -311,7 +311,7 @@ class Follower:
             cores.close()
 
     def _help(self) -> None:
-        """Serve the environment, and any that replaces it after a fault, until the acting rank says that it is over."""
+        """Serve the environment, and any that replaces it after a fault, until the acting rank ends the help."""
         if self._helper is None:
             return
         over = self._here.world.Irecv(bytearray(), self._wiring.acting, OVER)
@@ -320,14 +320,14 @@ class Follower:
             time.sleep(NAP)  # an environment without `serve` returns at once
 
     def _end_help(self) -> None:
-        """Tell the helpers that it is over, before the last environment closes and lets them out of `serve`.
+        """Signal the end to the helpers, before the last environment closes and lets them out of `serve`.
 
         A synchronous send is complete once its receive has begun. The helpers' receives are posted, so they need not leave
         `serve` for that.
         """
         helping = self._wiring.helping if self._helper is not None else []
-        told = [self._here.world.Issend(b"", rank, OVER) for rank in helping]
-        while not all(request.Test() for request in told):
+        sent = [self._here.world.Issend(b"", rank, OVER) for rank in helping]
+        while not all(request.Test() for request in sent):
             time.sleep(NAP)
 
     def _beat(self) -> None:

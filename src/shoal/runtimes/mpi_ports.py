@@ -205,7 +205,7 @@ class RmaGroup:
             raise ValueError(f"a vector of shape {vector.shape}; this group's have at most {self._size} numbers")
         if self._round is not None:
             raise RuntimeError(f"member {member} entered one round twice")
-        request, rows = self._come(np.array(vector, np.float32))
+        request, rows = self._enter(np.array(vector, np.float32))
         answer: list[np.ndarray] = []
 
         def attempt() -> Any:
@@ -221,7 +221,7 @@ class RmaGroup:
 
         return Op(attempt, self._wait, "the other members of this round")
 
-    def _come(self, given: np.ndarray) -> tuple[Any, np.ndarray]:
+    def _enter(self, given: np.ndarray) -> tuple[Any, np.ndarray]:
         """Begin a round. MPI reads and writes the arrays until it is complete, even if the caller no longer waits."""
         rows = np.empty((self.members, given.size), np.float32)
         byte = self._here.mpi.BYTE
@@ -233,16 +233,15 @@ class RmaGroup:
     def free(self) -> None:
         """Free the group; collective over all ranks. Members that a stop kept from the last round enter it now, so that it ends."""
         size = 0 if self._round is None else self._round[1].size
-        furthest = np.array(
-            [self._rounds << 32 | size], np.int64
-        )  # the maximum over ranks gives the last round and its size
+        # The maximum over ranks gives the last round and its size.
+        furthest = np.array([self._rounds << 32 | size], np.int64)
         self._here.world.Allreduce(self._here.mpi.IN_PLACE, furthest, op=self._here.mpi.MAX)
         rounds, size = int(furthest[0]) >> 32, int(furthest[0]) & 0xFFFFFFFF
         if not self._comm:
             return  # not a member
         if self._rounds < rounds:
             self._finish()
-            self._come(np.zeros(size, np.float32))
+            self._enter(np.zeros(size, np.float32))
         self._finish()
         self._comm.Free()
 

@@ -19,7 +19,7 @@ from shoal.core.program import StreamSpec
 from shoal.core.record import ALIGN, Field, Record
 from shoal.runtimes.windows import Copy, Nap, RemoteWindow
 
-NOBODY = 0  # in `filling`, which counts slots from 1
+NO_SLOT = 0  # in `filling`, which counts slots from 1
 
 
 class RmaSharedStream:
@@ -82,7 +82,7 @@ class RmaSharedStream:
     def claim(self, lane: int) -> Op[Slot]:
         def attempt() -> Any:
             with self._held(lane) as now:
-                if now["filling"][0] == NOBODY:
+                if now["filling"][0] == NO_SLOT:
                     room = self._room(now["number"])
                     if room is None:
                         return NOT_YET
@@ -101,13 +101,13 @@ class RmaSharedStream:
     def push(self, lane: int) -> None:
         self._window.fence()  # the slot must be written before the number that announces it
         with self._held(lane) as now:
-            if now["filling"][0] == NOBODY:
+            if now["filling"][0] == NO_SLOT:
                 raise RuntimeError(f"lane {lane}: push without claim")
             at, numbers = int(now["filling"][0]) - 1, now["number"]
             if self._spec.order == "window" and numbers.any():
                 now["lost"][0] += not now["readers"][numbers.argmax()].any()
             now["readers"][at] = False
-            now["filling"][0] = NOBODY
+            now["filling"][0] = NO_SLOT
             now["pushed"][0] += 1
             numbers[at] = now["pushed"][0]
 

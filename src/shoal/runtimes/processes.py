@@ -2,11 +2,12 @@
 
 Workers have an entry module of their own (`worker.py`), so a script needs no `__main__` guard. Inherited file descriptors
 connect them: one memory (memfd) with all slots and weights, an eventfd to wake each role, a pipe for its messages, and a
-lifetime pipe whose end of file tells the children that the parent has ended. Only counters cross; data stays in place.
+lifetime pipe whose end of file means that the parent has ended. Only counters cross; data stays in place.
 """
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import fcntl
 import mmap
@@ -253,7 +254,7 @@ class ProcessesSession:
                 self._replace(child, f"{child.spec.kind}_died", f"{child.spec.name} {cause(code)}")
                 continue
             if child.spec.steps_env and (late := self._watcher.overdue(child.index)) is not None:
-                child.process.kill()
+                _kill(child)
                 child.process.wait()
                 self._replace(child, "env_hung", f"{child.spec.name} was killed and replaced: {late}")
 
@@ -275,6 +276,8 @@ class ProcessesSession:
 
     def _replace(self, child: Child, kind: str, detail: str) -> None:
         """Start a successor, which takes over the lane and collects again what its predecessor had not pushed."""
+        _kill(child)  # processes that its environments started and left behind
+        del self._children[child.spec.name]  # if the successor cannot be started, there is nothing left to close
         os.close(child.messages)
         self._faults.append(Fault(role=child.spec.name, kind=kind, detail=detail))
         self._spawn(child.spec, child.index, child.core)
@@ -284,8 +287,7 @@ class ProcessesSession:
 
     def abort(self) -> None:
         for child in self._children.values():
-            if child.process.poll() is None:
-                child.process.kill()
+            _kill(child)
 
     def close(self) -> None:
         """End the children, then close the descriptors that connected them."""
@@ -306,6 +308,12 @@ class ProcessesSession:
         ):
             os.close(fd)
         # The mapping itself is freed with the last view of it.
+
+
+def _kill(child: Child) -> None:
+    """End a worker, and the processes that its environments started: they are in its process group."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):  # none is left
+        os.killpg(child.process.pid, signal.SIGKILL)
 
 
 def cause(code: int) -> str:

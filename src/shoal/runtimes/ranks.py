@@ -1,7 +1,7 @@
 """The ranks of an MPI job: start, messages and common exit.
 
-Rank 0 leads: it has the run, the folder and the terminal. Every other rank follows: it waits for a program to take part in,
-and leaves when told. Messages are small and typed; the program itself is cloudpickled from rank 0 to its own followers.
+Rank 0 leads: it has the run, the folder and the terminal. Every other rank follows: it waits for a program to take part in, and
+leaves at rank 0's request. Messages are small and typed; the program itself is cloudpickled from rank 0 to its own followers.
 
 MPI waits by spinning. With more ranks than cores, a spinning rank takes the core from the rank that it waits for. The code
 here therefore never waits long inside MPI: it tests, and sleeps briefly in between.
@@ -34,7 +34,7 @@ MESSAGE = 1  # the tag of messages
 OVER = 2  # the tag of an acting rank's signal to its environment's helpers, which read no messages meanwhile
 NAP = 2e-3  # seconds between two polls of an idle rank
 EXIT = 3.0  # seconds that the libraries' exit handlers may take
-SAID = 1.0  # seconds for mpiexec to forward the last output: an abort discards what is still in its pipes
+FLUSH = 1.0  # seconds for mpiexec to forward the last output: an abort discards what is still in its pipes
 
 
 class Word(msgspec.Struct, frozen=True):
@@ -59,7 +59,7 @@ class Ranks:
             _unname_shared_memory()
         self.world.Barrier()
         self.lost = False  # a rank did not answer: no collective call can be trusted any more
-        self.dismissed = False  # the followers were told to leave
+        self.dismissed = False  # the followers were sent `leave`
         self._mail: deque[tuple[int, Word]] = deque()
         self._sent: list[tuple[Any, bytes]] = []  # a buffer must live until its message is delivered
 
@@ -102,7 +102,7 @@ class Ranks:
 
 
 def _unname_shared_memory() -> None:
-    """Unlink MPICH's shared segment, which would otherwise stay for ever after a kill. All ranks have mapped it by now."""
+    """Unlink MPICH's shared segment, which would otherwise remain after a kill. All ranks have mapped it by now."""
     maps = Path("/proc/self/maps")
     lines = maps.read_text().splitlines() if maps.exists() else []
     for name in {line.split()[-1] for line in lines if "/dev/shm/mpich_shm_" in line}:
@@ -125,17 +125,17 @@ def load_mpi() -> Any:
 @cache
 def ranks() -> Ranks:
     """This process among the ranks. The first call is collective: every rank makes it."""
-    told = launched()
-    if told is None and importlib.util.find_spec("mpi4py") is not None:
+    launch = launched()
+    if launch is None and importlib.util.find_spec("mpi4py") is not None:
         raise BadInput(
             "--runtime mpi needs mpiexec -n N, one rank per role: mpiexec -n 3 shoal train ... --runtime mpi"
         )
     mpi = load_mpi()
     size = int(mpi.COMM_WORLD.size)
-    if told is not None and told.size != size:
+    if launch is not None and launch.size != size:
         mpi.Finalize()
         raise BadInput(
-            f"mpiexec started {told.size} ranks, but mpi4py sees {size}: they belong to different MPI libraries;"
+            f"mpiexec started {launch.size} ranks, but mpi4py sees {size}: they belong to different MPI libraries;"
             f" {mpi.get_vendor()[0]} is the one that mpi4py uses"
         )
     return Ranks(mpi)
@@ -159,14 +159,14 @@ def join(serve: Callable[[Ranks], None]) -> None:
     code = 0
     try:
         serve(here)
-    except BaseException:  # of any kind: otherwise the others would wait for this rank for ever
+    except BaseException:  # of any kind: otherwise the other ranks would wait for this one without end
         traceback.print_exc()
         here.lost, code = True, 1
     leave(code)
 
 
 def _at_exit() -> None:
-    """Exit handler of a script on rank 0. MPI's own finalisation follows and waits for all ranks, for ever if one is lost."""
+    """Exit handler of a script on rank 0. MPI's own finalisation follows, and would never return if a rank is lost."""
     if ranks().lost:
         leave(1)
     dismiss()
@@ -193,15 +193,16 @@ def leave(code: int) -> NoReturn:
         except OSError:  # the reader of the pipe is gone
             code = code or 1
     if here.lost:
-        time.sleep(SAID)
+        time.sleep(FLUSH)
         here.mpi.COMM_WORLD.Abort(code)
     dismiss()
     here.mpi.Finalize()
-    threading.Thread(target=_insist, args=(code,), daemon=True).start()
+    threading.Thread(target=_exit_late, args=(code,), daemon=True).start()
     ctypes.CDLL(None).exit(code)
     os._exit(code)
 
 
-def _insist(code: int) -> None:
+def _exit_late(code: int) -> None:
+    """Exit by force if the libraries' exit handlers take too long."""
     time.sleep(EXIT)
     os._exit(code)

@@ -12,9 +12,8 @@ from shoal.core.ports import NOT_YET, Op
 from shoal.core.program import Fault, Program, Reply, Report, Role, Snapshot, Steps
 
 Event = Report | Fault
-Events = Generator[
-    Event, Reply | None, None
-]  # a value sent after a report is the reply to it; after a fault it is ignored
+# A value that is sent after a report is the reply to it; after a fault it is ignored.
+Events = Generator[Event, Reply | None, None]
 
 
 class Session(Protocol):

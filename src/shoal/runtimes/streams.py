@@ -21,7 +21,7 @@ from shoal.core.record import Field, Record
 if TYPE_CHECKING:
     from shoal.runtimes.memory import Lock, Place
 
-NOBODY = 0  # in `filling`, which counts slots from 1
+NO_SLOT = 0  # in `filling`, which counts slots from 1
 
 
 class MemorySharedStream:
@@ -62,7 +62,7 @@ class MemorySharedStream:
     def claim(self, lane: int) -> Op[Slot]:
         def attempt() -> Any:
             with _held(self._locks[lane]):
-                if self._filling[lane] == NOBODY:
+                if self._filling[lane] == NO_SLOT:
                     room = self._room(lane)
                     if room is None:
                         return NOT_YET
@@ -83,7 +83,7 @@ class MemorySharedStream:
 
     def push(self, lane: int) -> None:
         with _held(self._locks[lane]):
-            if self._filling[lane] == NOBODY:
+            if self._filling[lane] == NO_SLOT:
                 raise RuntimeError(f"lane {lane}: push without claim")
             at = int(self._filling[lane]) - 1
             if self._spec.order == "window" and self._number[lane].any():
@@ -91,7 +91,7 @@ class MemorySharedStream:
                 self._lost[lane] += not self._readers[lane, replaced].any()
             self._readers[lane, at] = False
             # The number is last: a producer that dies before it has pushed nothing, and its successor claims an empty slot.
-            self._filling[lane] = NOBODY
+            self._filling[lane] = NO_SLOT
             self._pushed[lane] += 1
             self._number[lane, at] = self._pushed[lane]
         for bell in self._consumers:

@@ -215,9 +215,8 @@ class MemoryRoster:
         asked: list[bool] = []
 
         def attempt() -> Any:
-            if (
-                self._inline and not asked
-            ):  # no other role runs meanwhile: first let the others take turns, and the watcher look
+            # No other role runs meanwhile: first let the others take turns, and the watcher look.
+            if self._inline and not asked:
                 asked.append(True)
                 return NOT_YET
             if not self._opened[0]:

@@ -64,7 +64,7 @@ class Overdue(NamedTuple):
 
 class Watch:
     """The watcher's side. It times by its own clock from the moment at which it first sees a count. Other machines' clocks
-    therefore do not matter, and a watcher that was busy itself takes no role to hang."""
+    therefore do not matter, and a watcher that was itself busy does not mistake that for a role that hangs."""
 
     def __init__(
         self, views: dict[str, np.ndarray], step_timeout: float, clock: Callable[[], float] = time.monotonic

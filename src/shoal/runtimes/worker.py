@@ -47,7 +47,7 @@ def main(argument: str) -> None:
 
 
 def work(wiring: Wiring, say: Callable[[str, str, int], None]) -> None:
-    """Attach to the ports, build the role, and run it for ever."""
+    """Attach to the ports, build the role, and run it until the parent ends this process."""
     pin(wiring.core)
     settle_process()
     program: Program = cloudpickle.loads(os.pread(wiring.recipe, os.fstat(wiring.recipe).st_size, 0))

@@ -16,13 +16,13 @@ from shoal.core.config import Positive, build
 from shoal.core.errors import BadInput, RunFailed
 from shoal.process.commands import run_command
 from shoal.run.folder import read_json
-from shoal.studies.grid import GridConfig, Skipped, Way, ways_of, word
+from shoal.studies.grid import GridConfig, Skipped, Way, flags, ways_of
 from shoal.studies.measured import Values, figures, measure, rows_of
 
-Tell = Callable[[int, int, str], None]  # runs done, runs in all, what comes next
+Tell = Callable[[int, int, str], None]  # runs done, runs in all, name of the next run
 Say = Callable[[str], None]
 
-_QUIET = {"eval_episodes": 0, "sinks": "jsonl", "checkpoint_every": 1e9}  # unless the grid says otherwise
+_QUIET = {"eval_episodes": 0, "sinks": "jsonl", "checkpoint_every": 1e9}  # defaults; the grid may set others
 
 
 def grid(size: Mapping[str, Any], folder: Path, tell: Tell) -> dict[str, Any]:
@@ -55,10 +55,10 @@ def grids(size: Mapping[str, Any], folder: Path, tell: Tell) -> dict[str, Any]:
     found = []
     for i, part in enumerate(parts):
 
-        def told(done: int, total: int, following: str, before: int = sum(counts[:i])) -> None:
+        def tell_part(done: int, total: int, following: str, before: int = sum(counts[:i])) -> None:
             tell(before + done, sum(counts), following)
 
-        found.append(compare(part, folder, told))
+        found.append(compare(part, folder, tell_part))
     rows = [row for one in found for row in one["rows"]]
     notes = list(dict.fromkeys(note for one in found for note in one["notes"]))
     return {"rows": rows, "figures": figures(rows, config.until_return), "notes": notes}
@@ -108,8 +108,7 @@ def _run(env: str, way: Way, seed: int, folder: Path) -> Path:
     shutil.rmtree(out, ignore_errors=True)
     out.parent.mkdir(parents=True, exist_ok=True)
     settings = {**_QUIET, **way.settings, "seed": seed}
-    flags = [part for name, value in settings.items() for part in (f"--{name.replace('_', '-')}", word(value))]
-    done = run_command(["train", env, "--out", str(out), "--quiet", "--no-report", *flags])
+    done = run_command(["train", env, "--out", str(out), "--quiet", "--no-report", *flags(settings)])
     if done.code == BadInput.exit_code:
         raise BadInput(done.reason)
     if done.code:

@@ -54,9 +54,8 @@ def compare_returns(played: Played, gamma: float, lengths: Sequence[int]) -> dic
                 for r, v, ended in zip(played.rewards, played.values, played.terminated, strict=True)
             ]
         )
-        within = short.reshape(-1, played.each).var(
-            axis=1, ddof=1
-        )  # within a state: the difference between states is no error of an estimator
+        # Within a state: the difference between states is no error of an estimator.
+        within = short.reshape(-1, played.each).var(axis=1, ddof=1)
         found[n] = Estimate(float(short.mean() - whole.mean()), float(np.sqrt(within.mean())))
     return found
 

@@ -155,6 +155,11 @@ def _labels(keys: Mapping[str, str], shown: Sequence[str]) -> dict[str, str]:
     return {"series": series, "way": f"{series} x{keys['actors']}" if "actors" in shown else series}
 
 
+def flags(settings: Mapping[str, Any]) -> list[str]:
+    """Settings as flags of `shoal train`, two words each."""
+    return [part for name, value in settings.items() for part in (f"--{name.replace('_', '-')}", word(value))]
+
+
 def word(value: Any) -> str:
     """A value as it is written on the command line."""
     if value is None:

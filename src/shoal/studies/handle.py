@@ -12,7 +12,7 @@ import signal
 import socket
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -156,11 +156,11 @@ class RunHandle:
             raise BadInput(f"{str(self.path)!r}: no process trains there now")
         where = f"{str(self.path)!r} is trained by {holder}"
         if not holder.pid:
-            raise BadInput(f"{where}, which has not said its number yet: ask again, or end it where it was started")
+            raise BadInput(f"{where}, whose process id is not known yet: try again, or end it where it was started")
         if holder.host != socket.gethostname():
             raise BadInput(f"{where}: send the request on that machine")
-        if number != signal.SIGKILL and not holder.hears:
-            raise BadInput(f"{where}, outside its main thread, where it hears no signals: stop it in that process")
+        if number != signal.SIGKILL and not holder.takes_signals:
+            raise BadInput(f"{where}, outside its main thread, where it receives no signals: stop it in that process")
         guard = holder.guard if number == signal.SIGKILL else None
         try:
             if guard is not None and guard.lives():  # first, or it would start the other again
@@ -186,8 +186,14 @@ def wait_for_any(runs: Sequence[RunHandle], seconds: float = LOOK) -> None:
 
 def flags_of(settings: dict[str, Any]) -> list[str]:
     """Settings as `shoal train` takes them on its command line: `--algo ppo --algo.clip 0.3`."""
-    flags: dict[str, Any] = {}
-    for name, value in nest({name: value for name, value in settings.items() if value is not None}).items():
-        table = value if isinstance(value, dict) else {"": value}
-        flags |= {name if field in ("", "name") else f"{name}.{field}": entry for field, entry in table.items()}
-    return [f"--{name.replace('_', '-')}={word(value)}" for name, value in flags.items() if value is not None]
+    flat = flattened({name: value for name, value in settings.items() if value is not None})
+    return [f"--{name.replace('_', '-')}={word(value)}" for name, value in flat.items() if value is not None]
+
+
+def flattened(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings by the names of their flags: `algo={"name": "a2c", "unroll": 8}` becomes `algo` and `algo.unroll`."""
+    flat: dict[str, Any] = {}
+    for name, value in nest(settings).items():
+        table = value if isinstance(value, Mapping) else {"": value}
+        flat |= {name if field in ("", "name") else f"{name}.{field}": entry for field, entry in table.items()}
+    return flat

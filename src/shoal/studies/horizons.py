@@ -20,9 +20,9 @@ from shoal.run.folder import read_json
 from shoal.run.sinks import read_metrics
 from shoal.run.timeline import series, timeline
 from shoal.studies.estimators import estimates
-from shoal.studies.grid import word
+from shoal.studies.grid import flags
 
-Tell = Callable[[int, int, str], None]  # runs done, runs in all, what comes next
+Tell = Callable[[int, int, str], None]  # runs done, runs in all, name of the next run
 TAIL = 0.2  # last share of a run over which its final return is averaged
 
 
@@ -154,8 +154,7 @@ def _train(config: HorizonConfig, more: Mapping[str, Any], seed: int, out: Path)
         **config.settings,
         **more,
     }
-    flags = [part for name, value in settings.items() for part in (f"--{name.replace('_', '-')}", word(value))]
-    _command(["train", config.env, "--out", str(out), "--quiet", "--no-report", *flags])
+    _command(["train", config.env, "--out", str(out), "--quiet", "--no-report", *flags(settings)])
     if not summary.is_file() or read_json(summary)["stopped"]:
         raise KeyboardInterrupt  # the run was stopped, so the experiment stops too
     return out

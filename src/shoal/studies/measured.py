@@ -131,19 +131,20 @@ def figures(rows: Sequence[Mapping[str, Any]], until_return: float | None) -> li
     for column, (title, hint) in COLUMNS.items():
         lines: dict[str, list[dict[str, Any]]] = {}
         for row in rows if hint else ():
-            told = summary_of(row["values"].get(column))
-            if told is not None:
-                point = {"actors": int(row["keys"]["actors"]), "mean": told[0], "low": told[1], "high": told[2]}
+            summary = summary_of(row["values"].get(column))
+            if summary is not None:
+                mean, low, high = summary
+                point = {"actors": int(row["keys"]["actors"]), "mean": mean, "low": low, "high": high}
                 lines.setdefault(row["keys"]["series"], []).append(point)
         if not any(lines.values()):
             continue
-        said = hint if until_return is not None else str(hint).replace("until the goal was reached", "in the budget")
+        text = hint if until_return is not None else str(hint).replace("until the goal was reached", "in the budget")
         made.append(
             {
                 "kind": "actors",
                 "name": column,
                 "title": _TITLES[column] if until_return is not None or column != "episodes" else "Episodes",
-                "hint": f"{said} Bars: 95 % intervals over the seeds.",
+                "hint": f"{text} Bars: 95 % intervals over the seeds.",
                 "y": title,
                 "lines": [{"name": name, "points": points} for name, points in lines.items()],
             }
@@ -166,15 +167,15 @@ def write_csv(folder: Path, rows: Sequence[Mapping[str, Any]]) -> None:
     lines: list[list[Any]] = [[*keys, "runs", *(f"{c}{end}" for c in names for end in ("", "_low", "_high"))]]
     runs: list[list[Any]] = [[*keys, "seed", *names, "run"]]
     for row in rows:
-        values, told = row["values"], [row["keys"].get(key, "") for key in keys]
+        values, labels = row["values"], [row["keys"].get(key, "") for key in keys]
         cells: list[Any] = []
         for c in names:
             if c == "solved":
                 cells += [values.get(c, []).count("yes"), "", ""]
             else:
                 cells += ["" if v is None else v for v in summary_of(values.get(c)) or (None, None, None)]
-        lines.append([*told, len(row["runs"]), *cells])
-        runs += [[*told, run["seed"], *(run.get(c, "") for c in names), run["run"]] for run in row["runs"]]
+        lines.append([*labels, len(row["runs"]), *cells])
+        runs += [[*labels, run["seed"], *(run.get(c, "") for c in names), run["run"]] for run in row["runs"]]
     for name, table in (("table.csv", lines), ("runs.csv", runs)):
         text = io.StringIO()
         csv.writer(text, lineterminator="\n").writerows(table)

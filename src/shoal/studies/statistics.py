@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import math
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -38,29 +39,32 @@ def interval(
 ) -> tuple[float, float] | None:
     """A bootstrap interval (bias-corrected and accelerated) of a statistic; None for fewer than two values.
 
-    The same values and seed give the same interval.
+    The same values and seed give the same interval. It is a percentile interval for more than a thousand values, and where BCa is
+    undefined: if leaving out any one value does not change the statistic.
     """
     array = _checked(values)
     if array.size < 2:
         return None
-    if np.ptp(array) == 0.0:  # nothing to resample: BCa would divide by zero
+    if np.ptp(array) == 0.0:  # nothing to resample
         return float(array[0]), float(array[0])
     bootstrap: Any = importlib.import_module("scipy.stats").bootstrap
     # BCa's jackknife costs one evaluation per value; beyond a thousand the plain percentile is as good and much quicker.
-    method = "BCa" if array.size <= 1000 else "percentile"
-    result = bootstrap(
-        (array,),
-        statistic,
-        confidence_level=confidence,
-        n_resamples=2000,
-        batch=100,
-        method=method,
-        rng=np.random.default_rng(seed),
-    )
-    low, high = float(result.confidence_interval.low), float(result.confidence_interval.high)
-    if not (math.isfinite(low) and math.isfinite(high)):
-        raise ArithmeticError(f"the interval of {array.size} values is not finite")
-    return low, high
+    for method in ("BCa", "percentile") if array.size <= 1000 else ("percentile",):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # SciPy's, where BCa is undefined
+            result = bootstrap(
+                (array,),
+                statistic,
+                confidence_level=confidence,
+                n_resamples=2000,
+                batch=100,
+                method=method,
+                rng=np.random.default_rng(seed),
+            )
+        low, high = float(result.confidence_interval.low), float(result.confidence_interval.high)
+        if math.isfinite(low) and math.isfinite(high):
+            return low, high
+    raise ArithmeticError(f"the interval of {array.size} values is not finite")
 
 
 def summarise(returns: Sequence[float]) -> Summary:

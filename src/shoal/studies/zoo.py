@@ -20,7 +20,7 @@ from shoal.core.config import Positive, build
 from shoal.core.errors import BadInput, RunFailed, nearest
 from shoal.process.commands import Finished, run_command
 from shoal.run.folder import describe_machine, read_json
-from shoal.studies.grid import word
+from shoal.studies.grid import flags
 from shoal.studies.reproduce import experiments_folder, read_reference
 from shoal.studies.statistics import interval, iqm
 from shoal.studies.zoo_page import Measured, publish, reached
@@ -49,26 +49,26 @@ class ZooConfig:
 
 def zoo(size: Mapping[str, Any], folder: Path, tell: Tell) -> dict[str, Any]:
     """Rows with score, steps and seconds of every chosen agent; notes name agents that failed."""
-    told = build(ZooConfig, size)
-    chosen = chosen_agents(told)
+    config = build(ZooConfig, size)
+    chosen = chosen_agents(config)
     root = experiments_folder() / "zoo"
     reference = read_reference(root / "reference.csv") if (root / "reference.csv").exists() else {}
-    rows, notes, total = [], [], len(chosen) * told.seeds
+    rows, notes, total = [], [], len(chosen) * config.seeds
     for at, (env, algo) in enumerate(chosen):
         name = f"{env} {algo}"
         try:
             runs = []
-            for seed in range(told.seeds):
-                tell(at * told.seeds + seed, total, f"{name}, seed {seed}")
-                runs.append(_measure(env, algo, seed, told, folder / f"{env.replace('/', '-')}-{algo}-{seed}"))
+            for seed in range(config.seeds):
+                tell(at * config.seeds + seed, total, f"{name}, seed {seed}")
+                runs.append(_measure(env, algo, seed, config, folder / f"{env.replace('/', '-')}-{algo}-{seed}"))
         except (BadInput, RunFailed) as error:
             notes.append(f"{name} has no score: {error}")  # a mean of those that did not fail would flatter it
             continue
-        measured = summarise(env, algo, runs, told.episodes)
+        measured = summarise(env, algo, runs, config.episodes)
         published = reference.get(name, {}).get("score")
         rows.append({"keys": {"agent": name}, "values": _values(measured, runs, published)})
-        if told.publish:
-            publish(root, measured, told.agents)
+        if config.publish:
+            publish(root, measured, config.agents)
     if not rows:
         raise RunFailed(notes[0])
     return {"rows": rows, "figures": [], "notes": notes}
@@ -98,11 +98,10 @@ def chosen_agents(config: ZooConfig) -> list[tuple[str, str]]:
 def _measure(env: str, algo: str, seed: int, config: ZooConfig, out: Path) -> dict[str, float]:
     """One run: trained in a process of its own, then evaluated in another."""
     own = {**config.settings, "seed": seed, "eval_episodes": 0, "sinks": "jsonl"}
-    flags = [part for name, value in own.items() for part in (f"--{name.replace('_', '-')}", word(value))]
-    _done(run_command(["train", env, "--algo", algo, "--out", str(out), "--quiet", "--no-report", *flags]))
+    _done(run_command(["train", env, "--algo", algo, "--out", str(out), "--quiet", "--no-report", *flags(own)]))
     summary = read_json(out / "summary.json")
     if summary.get("ended") == "stopped":
-        raise KeyboardInterrupt  # so the rest is stopped too
+        raise KeyboardInterrupt  # the run was stopped, so the zoo stops too
     words = ["eval", str(out), "--episodes", str(config.episodes), "--seed", str(FRESH + seed), "--json", "--quiet"]
     played = json.loads(_done(run_command(words)).out.strip().splitlines()[-1])
     if played["eval_faults"]:

@@ -67,21 +67,21 @@ def table(
     lines = [head, ["---"] * len(head)]
     best: dict[str, bool] = {}
     for env, algo in _listed(agents):
-        told, row = reference.get(f"{env} {algo}", {}), rows.get(f"{env} {algo}")
-        published = told.get("score")
-        theirs = [_number(published), _count(told.get("steps"))]
+        theirs, row = reference.get(f"{env} {algo}", {}), rows.get(f"{env} {algo}")
+        published = theirs.get("score")
+        score, steps = _number(published), _count(theirs.get("steps"))
         if row is None:
-            lines.append([env, algo, "", theirs[0], "", "", theirs[1], "", ""])
+            lines.append([env, algo, "", score, "", "", steps, "", ""])
         else:
             ends = "" if row.ci is None else f" [{_number(row.ci[0])}, {_number(row.ci[1])}]"
             how = f"{row.date}, {row.seeds} seeds x {row.episodes} episodes, {row.machine}"
-            ours = [f"{_number(row.score)}{ends}", theirs[0], reached(row, published), _count(row.steps), theirs[1]]
+            ours = [f"{_number(row.score)}{ends}", score, reached(row, published), _count(row.steps), steps]
             lines.append([env, algo, *ours, f"{row.seconds:,.0f}", how])
         if published is not None:
             best[env] = best.get(env, False) or (row is not None and reached(row, published) != "no")
     count = f"{sum(best.values())} of {len(best)} environments with a published score"
-    said = f"Measured: {len(rows)} of {sum(map(len, agents.values()))} agents. RL Zoo's score is reached on {count}."
-    return [said, "", *(f"| {' | '.join(line)} |" for line in lines)]
+    summary = f"Measured: {len(rows)} of {sum(map(len, agents.values()))} agents. RL Zoo's score is reached on {count}."
+    return [summary, "", *(f"| {' | '.join(line)} |" for line in lines)]
 
 
 def reached(row: Measured, published: float | None) -> str:

@@ -142,7 +142,7 @@ def _check(blueprint: Blueprint) -> None:
     if not isinstance(algorithm.experience, Unrolls):
         raise BadInput("topology 'ga3c' learns from each unroll once: it takes no replay; a2c and reinforce fit")
     if algorithm.experience.fresh:
-        raise BadInput("topology 'ga3c' has agents without a policy: episodes cannot begin where a policy says")
+        raise BadInput("topology 'ga3c' has agents without a policy, which cannot choose where episodes begin")
     cut = algorithm.minibatches
     if (cut.epochs, cut.parts) != (1, 1):
         raise BadInput(

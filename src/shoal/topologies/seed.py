@@ -53,7 +53,7 @@ class SeedTopology:
 
     def program(self, blueprint: Blueprint) -> Program:
         if blueprint.algorithm.experience.fresh:
-            raise BadInput("topology 'seed' has actors without a policy: episodes cannot begin where a policy says")
+            raise BadInput("topology 'seed' has actors without a policy, which cannot choose where episodes begin")
         actors = tuple(f"actor-{i}" for i in range(blueprint.actors))
         inference = partial(Inference, blueprint, self.config.inference_batch, self.config.inference_wait)
         roles = [
@@ -71,7 +71,7 @@ class SeedTopology:
                 question=question_record(blueprint),
                 answer=answer_record(blueprint),
             ),
-            # One lane per actor, all filled by the inference: one slot is learnt from while the other is filled.
+            # One lane per actor, all filled by the inference role: one slot is learnt from while the other is filled.
             "unrolls": StreamSpec(
                 producers=("inference",) * blueprint.actors, consumer="learner", depth=2, record=blueprint.record
             ),

@@ -125,7 +125,7 @@ class SharedParamsTopology:
         return Program(roles=tuple(roles), ports=ports, notes=notes)
 
     def _fitting(self, blueprint: Blueprint, layout: SharedLayout) -> tuple[Blueprint, tuple[str, ...]]:
-        """`blueprint` without workers' parts of other sizes, which older versions may have saved; and a line that says so."""
+        """(`blueprint` without workers' parts of other sizes, which older versions may have saved, a note about it)."""
         rings = blueprint.actors if self.config.replay == "global" else 1
         fits = all(
             (name != f"worker-{i}" or arrays["own"].size == layout.own_size)
@@ -157,8 +157,8 @@ class SharedParamsTopology:
         if config.push_every is not None:
             if not isinstance(blueprint.algorithm.experience, Replay):
                 raise BadInput(
-                    f"--topology.push-every is {config.push_every}: only algorithms that learn from a replay, such as dqn, make"
-                    " several pushes of an unroll"
+                    f"--topology.push-every is {config.push_every}: only algorithms that learn from a replay, such as dqn,"
+                    " push several times per unroll"
                 )
             if config.consistency not in ("hogwild", "lock"):
                 what = {"gossip": "the whole update", "sharded": "one gradient"}[config.consistency]

@@ -21,7 +21,7 @@ class Topology(Protocol):
     many_learners: bool  # `--learners` may be more than one
     each_learns: bool  # every actor is a worker, which learns by itself from its own unrolls
     acting: int  # number of actors that step real environments; 0 is all of them
-    if_parallel: tuple[str, ...]  # own settings that are on where roles run at the same time, if the user says nothing
+    if_parallel: tuple[str, ...]  # own settings that are on by default if roles run at the same time
     usual: Mapping[str, Any]  # settings of an algorithm whose defaults here differ from the tuned ones
 
     @property

@@ -64,8 +64,7 @@ def importances(study: Study) -> dict[str, float]:
     try:
         whole = optuna.create_study(direction="maximize")
         for trial in scored:
-            first = trial.settings if not trial.copies else {**trial.settings}
-            whole.add_trial(optuna.create_trial(value=trial.value, params=dict(first), distributions=known))
+            whole.add_trial(optuna.create_trial(value=trial.value, params=dict(trial.settings), distributions=known))
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             found = optuna.importance.get_param_importances(

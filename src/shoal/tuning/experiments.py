@@ -49,25 +49,25 @@ class ScheduleConfig:
 
 def schedule(size: Mapping[str, Any], folder: Path, tell: Tell) -> dict[str, Any]:
     """Wall time, work and context switches of every method, for each spread, with costly checkpoints, and on many nodes."""
-    told = build(ScheduleConfig, size)
+    sizes = build(ScheduleConfig, size)
     base = SimulateConfig(
-        nodes=told.nodes,
-        trials=told.trials,
-        phases=told.phases,
-        methods=told.methods,
-        eviction=told.evictions,
-        repeats=told.seeds,
+        nodes=sizes.nodes,
+        trials=sizes.trials,
+        phases=sizes.phases,
+        methods=sizes.methods,
+        eviction=sizes.evictions,
+        repeats=sizes.seeds,
     )
-    cases = {f"sigma {sigma:g}": replace(base, sigma=sigma) for sigma in told.sigmas}
-    most = max(told.sigmas)
-    cases["dear checkpoints"] = replace(base, sigma=most, checkpoint=told.checkpoint)
+    cases = {f"sigma {sigma:g}": replace(base, sigma=sigma) for sigma in sizes.sigmas}
+    most = max(sizes.sigmas)
+    cases["dear checkpoints"] = replace(base, sigma=most, checkpoint=sizes.checkpoint)
     cases["curves cross"] = replace(base, sigma=most, metric="walk")
     cases["many nodes"] = replace(
         base,
         sigma=most,
-        nodes=told.many_nodes,
-        trials=round(told.trials / told.nodes * told.many_nodes),
-        repeats=max(2, told.seeds // 30),
+        nodes=sizes.many_nodes,
+        trials=round(sizes.trials / sizes.nodes * sizes.many_nodes),
+        repeats=max(2, sizes.seeds // 30),
     )
     rows, notes, pictures = [], [], []
     walls: dict[str, list[float]] = {}
@@ -82,11 +82,11 @@ def schedule(size: Mapping[str, Any], folder: Path, tell: Tell) -> dict[str, Any
             rows.append({"keys": {"method": one.method.label, "case": case}, "values": values})
             if case.startswith("sigma") and one.method.label != "random":  # far above the others
                 walls.setdefault(one.method.label, []).append(one.mean("wall"))
-        notes += _said(case, measured)
+        notes += _comparisons(case, measured)
         if case == f"sigma {most:g}":
-            pictures.append(gantt(measured, "gantt", f"{told.trials} trials on {told.nodes} nodes, sigma {most:g}"))
+            pictures.append(gantt(measured, "gantt", f"{sizes.trials} trials on {sizes.nodes} nodes, sigma {most:g}"))
     lines = [
-        {"name": name, "runs": [{"steps": [100 * sigma for sigma in told.sigmas], "values": values}]}
+        {"name": name, "runs": [{"steps": [100 * sigma for sigma in sizes.sigmas], "values": values}]}
         for name, values in walls.items()
     ]
     pictures.append(
@@ -98,25 +98,25 @@ def schedule(size: Mapping[str, Any], folder: Path, tell: Tell) -> dict[str, Any
             "x": "sigma in percent",
             "y": "wall time",
             "scale": "linear",
-            "panels": [{"title": f"{told.trials} trials on {told.nodes} nodes", "lines": lines}],
+            "panels": [{"title": f"{sizes.trials} trials on {sizes.nodes} nodes", "lines": lines}],
         }
     )
     return {"rows": rows, "figures": pictures, "notes": notes}
 
 
-def _said(case: str, measured: list[Measured]) -> list[str]:
+def _comparisons(case: str, measured: list[Measured]) -> list[str]:
     """One sentence per eviction rate that compares HyperTrick with Successive Halving."""
     halving = next((one for one in measured if one.method.label == "sh"), None)
     if halving is None:
         return []
-    said = []
+    lines = []
     for one in measured:
         if one.method.label.startswith("hypertrick"):
-            ratios = (one.mean(name) / halving.mean(name) for name in ("wall", "work"))
-            said.append("{}: {} takes {:.2f} times the wall time of sh and trains {:.2f} times as much".format(
-                case, one.method.label, *ratios
-            ))  # fmt: skip
-    return said
+            wall, work = (one.mean(name) / halving.mean(name) for name in ("wall", "work"))
+            lines.append(
+                f"{case}: {one.method.label} takes {wall:.2f} times the wall time of sh and trains {work:.2f} times as much"
+            )
+    return lines
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -142,15 +142,15 @@ _METRICS: tuple[Metric, ...] = ("exchangeable", "constant", "slow")
 
 def completion(size: Mapping[str, Any], folder: Path, tell: Tell) -> dict[str, Any]:
     """Alpha by the formulas with their bounds, and simulated for metrics that meet or violate their assumption."""
-    told = build(CompletionConfig, size)
+    sizes = build(CompletionConfig, size)
     rows: list[dict[str, Any]] = []
     simulated: dict[tuple[int, Metric], Any] = {}
-    lengths = list(dict.fromkeys(told.games.values()))
+    lengths = list(dict.fromkeys(sizes.games.values()))
     for at, (phases, metric) in enumerate([(phases, metric) for phases in lengths for metric in _METRICS]):
         tell(at, len(lengths) * len(_METRICS), f"{phases} phases, {metric} metric")
-        simulated[phases, metric] = _alpha(told, phases, metric)
-    for game, phases in told.games.items():
-        known = bounds(trials=told.trials, phases=phases, eviction=told.eviction)
+        simulated[phases, metric] = _alpha(sizes, phases, metric)
+    for game, phases in sizes.games.items():
+        known = bounds(trials=sizes.trials, phases=phases, eviction=sizes.eviction)
         values: dict[str, Any] = {
             "expected": [100 * known.expected],
             "printed_floor": [100 * known.printed_floor],
@@ -159,30 +159,30 @@ def completion(size: Mapping[str, Any], folder: Path, tell: Tell) -> dict[str, A
             **{metric: simulated[phases, metric] for metric in _METRICS},
         }
         rows.append({"keys": {"game": game}, "values": values})
-    band = HyperBand(units=told.hyperband_units, eta=3)
+    band = HyperBand(units=sizes.hyperband_units, eta=3)
     trials = draw_trials(band.trials, band.units, sigma=0.0)
-    alpha = 100 * simulate(band, trials, nodes=told.nodes).alpha
+    alpha = 100 * simulate(band, trials, nodes=sizes.nodes).alpha
     label = f"HyperBand R={band.units} eta=3"
     rows.append({"keys": {"method": label}, "values": {"trials": [band.trials], "alpha": [alpha]}})
     for phases in lengths:
-        name = f"HyperTrick Np={phases} r={told.eviction:g}"
-        found = {"trials": [told.trials], "alpha": simulated[phases, "constant"]}
+        name = f"HyperTrick Np={phases} r={sizes.eviction:g}"
+        found = {"trials": [sizes.trials], "alpha": simulated[phases, "constant"]}
         rows.append({"keys": {"method": name}, "values": found})
     notes = [
-        f"simulated: {told.trials} trials on {told.nodes} nodes, sigma {told.sigma:g}",
-        f"least: the floor for exactly {told.trials} trials",
+        f"simulated: {sizes.trials} trials on {sizes.nodes} nodes, sigma {sizes.sigma:g}",
+        f"least: the floor for exactly {sizes.trials} trials",
         "the ceiling of alpha is 100 %: when every report is better than all before it, no trial is evicted",
     ]
     return {"rows": rows, "figures": [], "notes": notes}
 
 
-def _alpha(told: CompletionConfig, phases: int, metric: Metric) -> dict[str, Any]:
+def _alpha(sizes: CompletionConfig, phases: int, metric: Metric) -> dict[str, Any]:
     """Mean and 95 % interval of alpha in percent."""
     found = []
-    for seed in range(told.seeds):
-        trials = draw_trials(told.trials, phases, sigma=told.sigma, metric=metric, seed=seed)
-        rule = HyperTrick(trials=told.trials, phases=phases, eviction=told.eviction)
-        found.append(100 * simulate(rule, trials, nodes=told.nodes).alpha)
+    for seed in range(sizes.seeds):
+        trials = draw_trials(sizes.trials, phases, sigma=sizes.sigma, metric=metric, seed=seed)
+        rule = HyperTrick(trials=sizes.trials, phases=phases, eviction=sizes.eviction)
+        found.append(100 * simulate(rule, trials, nodes=sizes.nodes).alpha)
     return {"mean": float(np.mean(found)), "ci": list(interval(found) or ()) or None}
 
 

@@ -48,7 +48,7 @@ class LaneProgram:
         self._fresh: dict[int, Loop] = {}  # by seed: the same for all configurations
         self._packed: list[Lane] = []
         self._loops: Any = None  # of `_packed`, stacked, and padded to the width
-        self._held: Any = None  # the same in NumPy, once a lane's is asked for: cut up there, it costs no device calls
+        self._held: Any = None  # the same in NumPy, on demand: taking one lane's part costs no device calls there
         self._compiled = jax.jit(self._call)
 
     def start(self, folder: Path, given: Mapping[str, Any], *, go_on: bool) -> Lane:
@@ -107,9 +107,9 @@ class LaneProgram:
                 return loop, seen, metrics[SOUND]
 
             def body(i: Any, carried: Any) -> Any:
-                loop, told = carried
+                loop, results = carried
                 loop, *found = one(loop, keys[i], progress[i])
-                return loop, jax.tree.map(lambda rows, row: rows.at[i].set(row), told, tuple(found))
+                return loop, jax.tree.map(lambda rows, row: rows.at[i].set(row), results, tuple(found))
 
             _, *shapes = jax.eval_shape(one, loop, keys[0], progress[0])
             room = jax.tree.map(lambda x: jnp.zeros((CALL, *x.shape), x.dtype), tuple(shapes))
@@ -197,7 +197,7 @@ class Lane:
         for i, path in enumerate(((ACTING, 0), (LEARNING,), (STARTS, 0))):
             keys[:, i] = keys_in_a_row(blueprint.seed, *path, first=self.version, count=CALL)
         made = self._steps + np.arange(CALL) * blueprint.steps_per_update
-        return keys, (made / max(1, blueprint.budget)).astype(np.float32)
+        return keys, blueprint.progress_at(made).astype(np.float32)
 
     def take(self, seen: Seen, sound: np.ndarray, took: float) -> None:
         """Take the results of the last call: one line of metrics per update."""

@@ -156,7 +156,7 @@ def _mismatches(study: Study, decisions: list[Replayed]) -> list[str]:
     for report, _ in decisions:
         last[report.trial] = max(last.get(report.trial, 0), report.phase)
     lines = []
-    # A retry comes after the original: the last attempt tells how the trial ended.
+    # A retry follows the original, so the last attempt shows how the trial ended.
     for trial in {_identity(trial): trial for trial in study.get_trials(deepcopy=False)}.values():
         number = _identity(trial)
         if number not in last:

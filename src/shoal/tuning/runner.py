@@ -1,7 +1,7 @@
 """The driver of a study: assigns trials to worker slots, watches them, reports their phases and follows the scheduler.
 
 A slot holds one trial at a time, with concurrent runs for its seeds. A trial that continues is not interrupted; one that pauses
-or ends is asked for a checkpoint, and its slot is free when its processes have ended. If a process is killed, or sends no metrics
+or ends first writes a checkpoint, and its slot is free when its processes have ended. If a process is killed, or sends no metrics
 for longer than its lease, its task returns to the queue, and the run continues from its last checkpoint.
 """
 
@@ -42,7 +42,7 @@ class Slot:
     runs: list[SeedRun] = dataclasses.field(default_factory=list)
     then: Literal["", "free", "report", "lost"] = ""  # "": it trains
     why: str = ""  # reason of a loss or a failure
-    heard: float = 0.0  # monotonic time of the last metrics
+    metrics_at: float = 0.0  # monotonic time of the last metrics
 
     @property
     def busy(self) -> bool:
@@ -185,7 +185,7 @@ class Runner:
 
     def _place(self, slot: Slot, trial: int, end: int, seed: int | None) -> None:
         slot.trial, slot.end, slot.seed, slot.then, slot.why = trial, end, seed, "", ""
-        slot.heard = time.monotonic()
+        slot.metrics_at = time.monotonic()
         self._enter(Started(time.time(), trial, slot.number, seed))
 
     def _train(self, slot: Slot, folder: Path, settings: dict[str, object]) -> None:
@@ -196,17 +196,17 @@ class Runner:
     # Watching slots
 
     def _look(self, slot: Slot) -> None:
-        heard = [run.look() for run in slot.runs]  # a list, so that every run is polled
-        if any(heard):
-            slot.heard = time.monotonic()
+        new = [run.look() for run in slot.runs]  # a list, so that every run is polled
+        if any(new):
+            slot.metrics_at = time.monotonic()
         if slot.then:
             if all(run.code is not None for run in slot.runs):
                 self._ended(slot)
-            elif time.monotonic() - slot.heard > self.plan.config.lease:  # it was asked to end, and hangs
+            elif time.monotonic() - slot.metrics_at > self.plan.config.lease:  # it hangs instead of ending
                 self._kill(slot)
             return
         lost = next((why for run in slot.runs if (why := run.why_lost())), "")
-        if not lost and time.monotonic() - slot.heard > self.plan.config.lease:
+        if not lost and time.monotonic() - slot.metrics_at > self.plan.config.lease:
             lost = f"no metrics for {self.plan.config.lease:g} s"
         if lost:
             self._kill(slot)
@@ -224,7 +224,7 @@ class Runner:
 
     def _end(self, slot: Slot, then: Literal["free", "report"], why: str = "", *, pause: bool = True) -> None:
         """Ask for checkpoints; `then` happens once the processes have ended."""
-        slot.then, slot.why, slot.heard = then, why, time.monotonic()
+        slot.then, slot.why, slot.metrics_at = then, why, time.monotonic()
         for run in slot.runs:
             if run.training is not None and run.code is None:
                 run.training.pause() if pause else run.training.stop()

@@ -41,18 +41,18 @@ def versus(size: Mapping[str, Any], folder: Path, tell: Tell) -> dict[str, Any]:
     """Wall time, work, time to the best score, and the winner on fresh seeds, for every method and problem."""
     from shoal.tuning.study import Study, run_study  # imported late, because it loads Optuna
 
-    told = build(VersusConfig, size)
+    config = build(VersusConfig, size)
     rows: list[dict[str, Any]] = []
     notes: list[str] = []
-    total, done = len(told.problems) * told.seeds * len(told.methods), 0
-    for problem, asked in told.problems.items():
-        studies: dict[str, list[Study]] = {method: [] for method in told.methods}
-        for seed in range(told.seeds):
-            for method in told.methods:
+    total, done = len(config.problems) * config.seeds * len(config.methods), 0
+    for problem, asked in config.problems.items():
+        studies: dict[str, list[Study]] = {method: [] for method in config.methods}
+        for seed in range(config.seeds):
+            for method in config.methods:
                 tell(done, total, f"{problem}, {method}, study {seed}")
-                values = {**asked, "scheduler": method, "seed": 100 * seed, "workers": told.workers}
+                values = {**asked, "scheduler": method, "seed": 100 * seed, "workers": config.workers}
                 place = folder / problem / f"{method}-{seed}"
-                study = run_study({**values, "confirm": told.confirm}, folder=place)
+                study = run_study({**values, "confirm": config.confirm}, folder=place)
                 if not study.done:
                     raise RunFailed(f"stopped; {place} holds the study")
                 studies[method].append(study)
