@@ -86,8 +86,7 @@ OURS = (
 def lunar_speed(quick: bool) -> Result:
     """LunarLander-v3, PPO: environment steps a second while training, and the steps that are made for each gradient. With the same
     batch on the same physics a ratio is that of the frameworks; the rest of Shoal's lead is EnvPool's physics and its larger
-    minibatches. Shoal's own settings run before, between and after, so that a machine that is slower for a while slows all; the
-    median counts."""
+    minibatches. Shoal's rows are medians of three runs; all systems run one after another."""
     seconds = 10 if quick else 20
     steps = ("--steps", str(300_000 if quick else 1_000_000), "--eval-episodes", "0")
     rows, found = [], {}
