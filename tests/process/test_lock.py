@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
 import re
@@ -180,3 +181,16 @@ def test_a_guard_is_known_by_its_start_too() -> None:
         process.kill()
         os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
         assert not other.lives(), "ended, though nobody has asked how"
+
+
+def test_a_file_system_without_locks_has_no_holder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise a folder there would count as being trained for good, and no study could resume its trials."""
+    alerts: list[str] = []
+
+    def flock(descriptor: int, how: int) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    with RunLock(tmp_path, alerts.append):
+        assert len(alerts) == 1 and "cannot lock" in alerts[0]
+    assert holder_of(tmp_path) is None

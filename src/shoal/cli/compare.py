@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import re
 import sys
 import time
@@ -72,6 +71,7 @@ def run(words: list[str]) -> int:
 
 def _compare(config: Any, folder: Path, *, quiet: bool, wants_json: bool) -> int:
     from shoal.observe.comparison import markdown, write_comparison
+    from shoal.run.files import one_line
     from shoal.run.folder import describe_machine
     from shoal.studies.compare import compare
     from shoal.studies.measured import table_of, write_csv
@@ -104,7 +104,7 @@ def _compare(config: Any, folder: Path, *, quiet: bool, wants_json: bool) -> int
     print(f"report: {report}", file=sys.stderr)
     if wants_json:
         rows = [{"keys": row["keys"], "values": row["values"]} for row in found["rows"]]
-        print(json.dumps({"rows": rows, "notes": found["notes"], "out": str(folder)}), flush=True)
+        print(one_line({"rows": rows, "notes": found["notes"], "out": str(folder)}), flush=True)
     return 0
 
 

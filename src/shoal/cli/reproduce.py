@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import json
 import sys
 import time
 from collections.abc import Mapping
@@ -67,6 +66,7 @@ def run(words: list[str]) -> int:
     deviations = read_deviations(root / name / "README.md")
 
     from shoal.observe.comparison import goals, markdown, write_comparison
+    from shoal.run.files import one_line
     from shoal.run.folder import RunFolder, describe_machine
 
     made = RunFolder.create(parsed.options.get("out"), "reproduce", name, size)
@@ -98,7 +98,7 @@ def run(words: list[str]) -> int:
     if wants_json:
         reached = [goal._asdict() for goal in goals(document)]
         short = {key: document[key] for key in ("name", "size", "seeds", "took_s", "rows", "notes")}
-        print(json.dumps({**short, "goals": reached, "out": str(folder)}), flush=True)
+        print(one_line({**short, "goals": reached, "out": str(folder)}), flush=True)
     return 0
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 import sys
 from typing import Any
@@ -90,6 +89,7 @@ def _values(env: str, parsed: Words) -> dict[str, Any]:
 def _tune(env: str | None, values: dict[str, Any], parsed: Words) -> int:
     from shoal import api
     from shoal.cli.tune_progress import study_progress
+    from shoal.run.files import one_line
 
     quiet, wants_json = "quiet" in parsed.switches, "json" in parsed.switches
     with study_progress(quiet=quiet) as shown:
@@ -100,7 +100,7 @@ def _tune(env: str | None, values: dict[str, Any], parsed: Words) -> int:
     if not quiet:
         _print_result(study)
     if wants_json:
-        print(json.dumps(study.summary()), flush=True)
+        print(one_line(study.summary()), flush=True)
     return 0
 
 
@@ -151,6 +151,7 @@ def _command(name: str, words: list[str]) -> int:
     _with_optuna()
     folder = one_positional(parsed, "study folder")
     from shoal import api
+    from shoal.run.files import one_line
     from shoal.tuning.study import Study
 
     if name == "dashboard":
@@ -162,7 +163,7 @@ def _command(name: str, words: list[str]) -> int:
     if name == "report":
         print(f"report: {api.report_tuning(study)}", file=sys.stderr)
         if "json" in parsed.switches:
-            print(json.dumps(study.summary()), flush=True)
+            print(one_line(study.summary()), flush=True)
         return 0
     found = study.replay()
     for line in found.mismatches:
@@ -172,7 +173,7 @@ def _command(name: str, words: list[str]) -> int:
         file=sys.stderr,
     )
     if "json" in parsed.switches:
-        print(json.dumps({"decisions": found.decisions, "mismatches": found.mismatches}), flush=True)
+        print(one_line({"decisions": found.decisions, "mismatches": found.mismatches}), flush=True)
     return 1 if found.mismatches else 0
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 import time
 from typing import Any
@@ -52,6 +51,7 @@ def _simulate(parsed: Words) -> int:
     from shoal.cli.series_progress import series_progress
     from shoal.core.config import as_dict, build
     from shoal.observe.comparison import markdown, write_comparison
+    from shoal.run.files import one_line
     from shoal.run.folder import RunFolder, describe_machine
     from shoal.tuning.schedules import COLUMNS, SimulateConfig, gantt, measure, methods_of
 
@@ -90,5 +90,5 @@ def _simulate(parsed: Words) -> int:
         print(f"report: {write_comparison(folder, document)}", file=sys.stderr)
     if wants_json:
         out = {"out": str(folder)} if folder is not None else {}
-        print(json.dumps({"settings": document["settings"], "rows": rows, **out}), flush=True)
+        print(one_line({"settings": document["settings"], "rows": rows, **out}), flush=True)
     return 0

@@ -21,6 +21,7 @@ from shoal.core.errors import BadInput
 from shoal.process.lifetime import Guard, guard
 
 NAME = "run.lock"
+HELD = (errno.EWOULDBLOCK, errno.EACCES)  # errors that mean: another process holds the lock
 RETRY = 0.3  # seconds to try for the lock: another process's `holder_of` holds it for microseconds
 _held: set[int] = set()  # descriptors of this process
 
@@ -82,7 +83,7 @@ class RunLock:
         except OSError as error:
             said = os.pread(descriptor, 1 << 12, 0)
             os.close(descriptor)
-            if error.errno in (errno.EWOULDBLOCK, errno.EACCES):
+            if error.errno in HELD:
                 raise BadInput(
                     f"the run folder {str(self._path.parent)!r} is in use by {_holder(said)}: one training at a time"
                 ) from None
@@ -129,14 +130,19 @@ def _lock(descriptor: int) -> None:
 
 
 def holder_of(folder: Path) -> Holder | None:
-    """The process that trains in `folder` now, or whose guard will restart it; None if there is none."""
+    """The process that trains in `folder` now, or whose guard will restart it; None if there is none.
+
+    None also on a file system without locks, where it cannot be known.
+    """
     try:
         descriptor = os.open(folder / NAME, os.O_RDONLY)
     except OSError:
         return None
     try:
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except OSError:
+    except OSError as error:
+        if error.errno not in HELD:
+            return None
         return _decoded(os.pread(descriptor, 1 << 12, 0)) or UNKNOWN
     else:
         last = _decoded(os.pread(descriptor, 1 << 12, 0))  # of a process that was killed

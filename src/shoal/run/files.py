@@ -112,6 +112,11 @@ def pretty(document: Any) -> bytes:
     return msgspec.json.format(msgspec.json.encode(document, enc_hook=_plain), indent=2) + b"\n"
 
 
+def one_line(document: Any) -> str:
+    """The same on one line. As everywhere, a number that is not finite becomes null."""
+    return msgspec.json.format(pretty(document), indent=-1).decode().strip()
+
+
 def _plain(value: Any) -> Any:
     """Convert NumPy and pathlib values, which JSON cannot express."""
     if isinstance(value, np.generic):
