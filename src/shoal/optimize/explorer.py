@@ -15,6 +15,7 @@ from shoal.optimize.axes import Real
 from shoal.optimize.problem import Problem
 from shoal.optimize.search import CANDIDATES, Search, even_conditions, even_knobs, even_points
 from shoal.optimize.surrogate import ROWS, Surrogate, kernel_of
+from shoal.optimize.threads import one_thread
 
 KAPPAS = (0.0, 1.0, 2.0, 0.5)
 GROWTH = 1.5  # the lengths are fitted again each time the rows have grown by this factor
@@ -47,6 +48,7 @@ class Explorer:
         """Evenly spread points [count, width], or fewer if the problem has fewer."""
         return self._new(even_points(self.problem, count, self._rng))
 
+    @one_thread()
     def ask(self, count: int) -> np.ndarray:
         """At most `count` new points [n, width]; none if all points of a finite problem have been tried."""
         if not np.isfinite(self.values).any():
@@ -67,6 +69,7 @@ class Explorer:
             fresh = np.concatenate([fresh, self._new(even_points(problem, 16 * missing, self._rng), fresh)[:missing]])
         return fresh
 
+    @one_thread()
     def refresh(self) -> None:
         """Bring the surrogate up to the values told. At least one must be finite."""
         if self._fitted_to == len(self.values):

@@ -6,7 +6,6 @@ before the next begins (`records`), so that a run that was stopped goes on where
 
 from __future__ import annotations
 
-import math
 import sys
 import time
 from pathlib import Path
@@ -14,8 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from shoal.core.errors import BadInput, RunFailed
-from shoal.optimize import records
-from shoal.optimize.axes import Real
+from shoal.optimize import records, truth
 from shoal.optimize.distil import META, distil
 from shoal.optimize.explorer import Explorer
 from shoal.optimize.judge import Scorer, reporting_conditions
@@ -31,7 +29,6 @@ TRIES = 64  # consecutive failures after which f is refused
 BATCH = 12  # a batch of proposals is this fraction of the rows
 PAIRS = 384  # conditions whose answers the policy is distilled from
 LOOKS = 2.0  # the curve is scored each time the evaluations have grown by this factor
-SEARCHED = 600  # evaluations of f that searching one optimum takes, about, for each combination of discrete knobs
 PATIENCE = 60.0  # seconds for searching the optima of the reporting conditions, at most
 ALGO = "surrogate"
 
@@ -98,7 +95,7 @@ def learn_frugally(
     called = problem.kind == "python"  # in one large batch, evaluations cost far less than in the small ones here
     if reporting is not None and called:
         each = spending.seconds_each if spending.fresh else _seconds(problem)
-        if each * _searched(problem, len(reporting)) > PATIENCE:
+        if each * truth.cost(problem) * len(reporting) > PATIENCE:
             reporting = None
     regrets = [
         None if reporting is None else law.regret_at(reporting, polish=polish)._asdict() for polish in (True, False)
@@ -258,12 +255,6 @@ def _seconds(problem: Problem) -> float:
     began = time.perf_counter()
     problem.evaluate(problem.sample(np.random.default_rng(0), 1))
     return time.perf_counter() - began
-
-
-def _searched(problem: Problem, conditions: int) -> int:
-    """Evaluations of f for the optima at this number of conditions, about."""
-    sizes = [axis.size for axis in problem.knobs if not isinstance(axis, Real)]
-    return SEARCHED * conditions * min(64, math.prod(sizes))
 
 
 def _reopened(problem: Problem, path: str | Path, out: str | Path | None) -> RunFolder:

@@ -6,13 +6,17 @@ import numpy as np
 from scipy.stats import qmc
 
 from shoal.optimize.axes import Real
-from shoal.optimize.kernel import Side
+from shoal.optimize.kernel import Held, Side
 from shoal.optimize.problem import Problem
 from shoal.optimize.surrogate import Surrogate
+from shoal.optimize.threads import one_thread
 
 CANDIDATES = 256  # evenly spread settings of the knobs, and as many from the rows
 STARTS = 4  # descents per condition
-STEPS = 16
+STEPS = 6  # of every descent; the lowest goes on
+LAST = 16  # steps of the lowest
+CACHED = 1 << 16  # numbers of an array at a time in a descent: more do not stay in the processor's cache
+FIRST = 0.05  # length of the first step of a descent
 APART = 0.1  # distance between the starts of descents, per root of a knob's columns
 AT_ONCE = 64  # conditions at a time, to bound memory
 
@@ -70,6 +74,7 @@ class Search:
         self._close = gaps < APART**2 * problem.knob_width
         self._moving = [i for i, axis in enumerate(problem.knobs) if isinstance(axis, Real)]
         self._columns = [surrogate.kernel.groups[i][0] for i in self._moving]
+        self._side: Side | None = None  # of the candidates
         self._held = [i for i in range(surrogate.kernel.axes) if i not in self._moving]
 
     def means(self, conditions: np.ndarray) -> np.ndarray:
@@ -77,8 +82,10 @@ class Search:
         problem = self._problem
         blank = np.zeros((len(conditions), problem.knob_width))
         given = np.concatenate([blank, conditions], 1)
-        knobs = np.pad(self.candidates, ((0, 0), (0, problem.n_conditions)))
-        means = self._surrogate.over(knobs, given, problem.n_knobs)
+        if self._side is None:
+            knobs = np.pad(self.candidates, ((0, 0), (0, problem.n_conditions)))
+            self._side = self._surrogate.side_of(knobs, range(problem.n_knobs))
+        means = self._surrogate.over(self._side, given, problem.n_knobs)
         if len(self._surrogate.failed):
             for row, condition in zip(means, conditions, strict=True):
                 row[~self._surrogate.works(problem.join(self.candidates, condition[None]))] = np.inf
@@ -94,6 +101,7 @@ class Search:
             costs[every, picks[:, i]] = np.inf
         return picks
 
+    @one_thread()
     def minima(self, conditions: np.ndarray) -> np.ndarray:
         """The points [C, width] with the lowest mean for conditions [C, n_conditions]."""
         parts = [self._minima(conditions[at : at + AT_ONCE]) for at in range(0, len(conditions), AT_ONCE)]
@@ -103,21 +111,33 @@ class Search:
         starts = min(STARTS, len(self.candidates))
         picks = self.spread_out(self.means(conditions), starts)
         points = self._problem.join(self.candidates[picks], conditions[:, None]).reshape(-1, self._problem.width)
-        points, means = self.descend(points)
+        points, means, reach = self.descend(points)
         if len(self._moving) < self._problem.n_knobs:
-            points, means = self.descend(self._sweep(points))
+            points, means, reach = self.descend(self._sweep(points))
         means = np.where(self._surrogate.works(points), means, np.inf).reshape(-1, starts)
-        return np.asarray(points.reshape(len(conditions), starts, -1)[np.arange(len(conditions)), means.argmin(1)])
+        best = np.arange(len(conditions)) * starts + means.argmin(1)
+        return self.descend(points[best], LAST, reach[best])[0]
 
-    def descend(self, points: np.ndarray, steps: int = STEPS, first: float = 0.05) -> tuple[np.ndarray, np.ndarray]:
-        """Steps against the mean's gradient over the real knobs, each as long as has paid off: points [M, width] and means [M]."""
-        points, columns = np.array(points, np.float64), self._columns
-        if not columns:
-            return points, self._surrogate.mean(points)
-        surrogate = self._surrogate
-        fixed = surrogate.kernel.side(surrogate.theta, points, surrogate.rows, self._held)
-        mean, slope = self._slopes(points, fixed)
-        reach = np.full(len(points), first)
+    def descend(
+        self, points: np.ndarray, steps: int = STEPS, reach: np.ndarray | float = FIRST
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Steps against the mean's gradient over the real knobs, each as long as has paid off, from points [M, width].
+
+        Returns the points, their means [M] and the lengths of the next steps [M], which begin with `reach`.
+        """
+        points, reach = np.array(points, np.float64), np.array(np.broadcast_to(reach, len(points)))
+        if not self._columns:
+            return points, self._surrogate.mean(points), reach
+        means, at_once = np.empty(len(points)), max(1, CACHED // max(1, len(self._surrogate.rows)))
+        for at in range(0, len(points), at_once):
+            some = slice(at, at + at_once)
+            points[some], means[some], reach[some] = self._descend(points[some], steps, reach[some])
+        return points, means, reach
+
+    def _descend(self, points: np.ndarray, steps: int, reach: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        surrogate, columns = self._surrogate, self._columns
+        held = self.held(points)
+        mean, slope = self.slopes(points, held)
         for _ in range(steps):
             at_edge = ((points[:, columns] >= 1.0) & (slope < 0)) | ((points[:, columns] <= -1.0) & (slope > 0))
             free = np.where(at_edge, 0.0, slope)
@@ -126,18 +146,22 @@ class Search:
             trial[:, columns] = np.clip(
                 points[:, columns] - reach[:, None] * free / np.maximum(length, 1e-300), -1.0, 1.0
             )
-            new, new_slope = self._slopes(trial, fixed)
+            new, new_slope = self.slopes(trial, held)
             better = (new < mean) & surrogate.works(trial)
             points[better], mean[better], slope[better] = trial[better], new[better], new_slope[better]
             reach = np.where(better, reach * 1.3, reach * 0.35)
-        return points, mean
+        return points, mean, reach
 
-    def _slopes(self, points: np.ndarray, fixed: Side) -> tuple[np.ndarray, np.ndarray]:
+    def held(self, points: np.ndarray) -> Held:
+        """What `slopes` needs of the axes that do not move."""
+        s = self._surrogate
+        return s.kernel.held(s.theta, s.side_of(points, self._held), s.weights)
+
+    def slopes(self, points: np.ndarray, held: Held) -> tuple[np.ndarray, np.ndarray]:
         """Mean [M] and its gradient over the real knobs [M, K], in units of f."""
         s = self._surrogate
-        k, slopes = s.kernel.moves(s.theta, points, s.rows, self._moving, fixed)
-        gradient = np.stack([slope @ s.weights for slope in slopes], 1)
-        return s.centre + s.scale * (k @ s.weights), s.scale * gradient
+        value, gradient = s.kernel.moved(s.theta, points, s.rows, self._moving, held)
+        return s.centre + s.scale * value, s.scale * gradient
 
     def _sweep(self, points: np.ndarray) -> np.ndarray:
         """Each knob that is not real in turn through all its values, the others held."""
