@@ -223,6 +223,10 @@ class Kernel:
             gradient[:, j] -= math.exp(-2.0 * theta[i]) * np.einsum("mn,mn->m", factor, away[j])
         return value, gradient
 
+    def short_of(self, theta: np.ndarray, axis: int) -> float:
+        """The logarithm of an axis' short length."""
+        return float(theta[self._short(axis)])
+
     def _short(self, axis: int) -> int:
         """The place in theta of an axis' short length."""
         return self.axes + sum(self.rippled[:axis])

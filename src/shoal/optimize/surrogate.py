@@ -191,6 +191,23 @@ class Surrogate:
         """Sums over these axes for points [M, width] against the rows."""
         return self.kernel.side(self.theta, points, self.rows, axes)
 
+    def ripples_unseen(self, knobs: np.ndarray, split: int) -> np.ndarray:
+        """About the standard deviation of the ripples along the first `split` axes, at knobs [S, columns]: [S].
+
+        Each ripple is taken to be known from the nearest row along its axis alone. That is quick, and enough to compare candidates.
+        """
+        kernel, variance = self.kernel, np.zeros(len(knobs))
+        b = kernel.scales(self.theta)[-1]
+        for i in range(split):
+            if kernel.rippled[i]:
+                column = kernel.groups[i][0]
+                at = np.sort(self.rows[:, column])
+                place = np.searchsorted(at, knobs[:, column])
+                low, high = at[np.maximum(place - 1, 0)], at[np.minimum(place, len(at) - 1)]
+                gap = np.minimum(np.abs(knobs[:, column] - low), np.abs(high - knobs[:, column]))
+                variance += b * (1.0 - np.exp(-(gap**2) * math.exp(-2.0 * kernel.short_of(self.theta, i))))
+        return self.scale * np.sqrt(variance)
+
     def works(self, points: np.ndarray) -> np.ndarray:
         """Whether the nearest tried point is one at which f did not fail: [M] bool."""
         if not len(self.failed):
