@@ -35,6 +35,12 @@ def few(bias, mode):
 def more(bias, mode, taps, temp, humidity):
     return bias
 
+def warm(bias, mode, taps, temp):
+    return bias - temp / 50
+
+def never(bias, mode, taps, temp):
+    return bias + 1
+
 number = 3
 """
 
@@ -68,6 +74,12 @@ CONFIGS = {
     "robust.toml": 'robust = "median"\n' + PROBLEM,
     "jax.toml": 'kind = "jax"\n' + PROBLEM,
     "list.toml": "knobs = [1, 2]\n",
+    "warm.toml": 'subject_to = "own_law_functions:warm"\n' + PROBLEM.replace("[-40, 125]", "[25, 125]"),
+    "never.toml": 'subject_to = ["own_law_functions:warm", "own_law_functions:never"]\n' + PROBLEM,
+    "noname.toml": 'subject_to = "warm"\n' + PROBLEM,
+    "nolimit.toml": 'subject_to = "own_law_functions:cold"\n' + PROBLEM,
+    "fewlimit.toml": 'subject_to = "own_law_functions:few"\n' + PROBLEM,
+    "limit.toml": "subject_to = 3\n" + PROBLEM,
 }
 
 
@@ -189,6 +201,16 @@ def test_few_evaluations(folder: Path, capfd: pytest.CaptureFixture[str]) -> Non
     assert last_line(capfd.readouterr().out)["warm"] == 1
 
 
+def test_constraints(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    assert shoal("own_law_functions:f --config warm.toml --budget 80 --out run --json") == 0
+    captured = capfd.readouterr()
+    got = last_line(captured.out)
+    assert got["violations"] <= 1 and got["regret"]["n"] == 16 - got["violations"]
+    assert f"constraints: violated at {got['violations']} of 16 held-out conditions" in captured.err
+    row = json.loads(Path("run/evaluations.jsonl").read_text().splitlines()[0])
+    assert row["warm"] == pytest.approx(row["bias"] - row["temp"] / 50)
+
+
 F = "own_law_functions:f --config"
 CASES = {
     "sphere --budget 0": ["--budget", "0"],
@@ -261,6 +283,12 @@ CASES = {
     f"{F} robust.toml": ["'median'", "worst"],
     f"{F} jax.toml": ["'mode'", "JAX"],
     f"{F} list.toml": ["knobs", "table"],
+    f"{F} never.toml --algo surrogate --budget 80": ["never <= 0", "none of 64 points", "lowest value was 1."],
+    f"{F} never.toml --budget 40000 --algo ppo": ["never <= 0", "none of 1,024 points"],
+    f"{F} noname.toml": ["subject_to", "'warm'", "module:function"],
+    f"{F} nolimit.toml": ["own_law_functions:cold"],
+    f"{F} fewlimit.toml": ["few takes no parameter 'taps'"],
+    f"{F} limit.toml": ["subject_to is 3", "module:function"],
 }  # fmt: skip
 
 

@@ -261,7 +261,7 @@ def test_records_come_back_as_they_were(tmp_path: Path) -> None:
     record = records.Record(problem, tmp_path / "evaluations.jsonl")
     record.add(points, values)
     record.close()
-    again, told = records.read(problem, tmp_path / "evaluations.jsonl")
+    again, told, _ = records.read(problem, tmp_path / "evaluations.jsonl")
     np.testing.assert_allclose(again, points, atol=1e-12)
     np.testing.assert_array_equal(told, values)
 

@@ -9,9 +9,11 @@ import numpy as np
 import pytest
 
 from shoal.optimize import Problem, surrogate
+from shoal.optimize.explorer import Explorer
 from shoal.optimize.kernel import Kernel
 from shoal.optimize.search import Search, even_points
 from shoal.optimize.surrogate import JITTER, Surrogate, kernel_of
+from shoal.optimize.threads import _libraries, one_thread
 
 MIXED = Problem(
     lambda x, mode, y, c: 0.0,
@@ -61,11 +63,58 @@ def test_mean_and_variance_are_the_textbooks() -> None:
     np.testing.assert_allclose(gp.mean(points), mean, rtol=1e-12, atol=1e-12)
 
 
+def test_new_rows_extend_the_factor(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows, values = some(40)
+    points, _ = some(9, seed=5)
+    whole = Surrogate(KERNEL, theta(KERNEL))
+    whole.given(rows, values)
+    grown = Surrogate(KERNEL, whole.theta)
+    grown.given(rows[:10], values[:10])
+    monkeypatch.setattr(grown, "_factored", lambda: pytest.fail("factorised all rows again"))
+    for n in (10, 23, 40):
+        grown.given(rows[:n], values[:n])
+    for a, b in zip(whole.both(points), grown.both(points), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-7, atol=1e-9)
+    monkeypatch.undo()
+    twins = np.concatenate([rows, rows[:1], rows[:1]])  # no factor can be extended by these without noise
+    whole.theta = np.append(whole.theta[:-1], -60.0)
+    whole.given(rows, values)
+    whole.given(twins, np.append(values, values[[0, 0]]))
+    np.testing.assert_allclose(whole.mean(rows[:5]), values[:5], atol=1e-3)
+    whole.given(rows[5:], values[5:])  # other rows: nothing can be kept
+    np.testing.assert_allclose(whole.mean(rows[5:9]), values[5:9], atol=1e-3)
+
+
+def test_matrices_use_one_thread_and_f_keeps_its_own() -> None:
+    blas = _libraries()
+    if not blas:
+        pytest.skip("NumPy and SciPy have no OpenBLAS of their own here")
+    before = [library.get() for library in blas]
+    try:
+        for library in blas:
+            library.set(2)
+        had = [library.get() for library in blas]  # 1 on a machine with one core
+        with one_thread():
+            with pytest.raises(ZeroDivisionError), one_thread():
+                raise ZeroDivisionError
+            assert [library.get() for library in blas] == [1] * len(blas)
+        assert [library.get() for library in blas] == had
+        seen = []
+        explorer = Explorer(MIXED)
+        explorer.tell(*some(24))
+        explorer.surrogate.fit = lambda *a, **k: seen.extend(library.get() for library in blas)  # type: ignore[method-assign]
+        explorer.ask(4)
+        assert seen == [1] * len(blas) and [library.get() for library in blas] == had
+    finally:
+        for library, threads in zip(blas, before, strict=True):
+            library.set(threads)
+
+
 def test_means_over_knobs_and_conditions_are_those_of_their_points() -> None:
     gp = Surrogate(KERNEL, theta(KERNEL))
     gp.given(*some(24))
     knobs, conditions = some(5, seed=2)[0], some(3, seed=3)[0]
-    together = gp.over(knobs, conditions, MIXED.n_knobs)
+    together = gp.over(gp.side_of(knobs, range(MIXED.n_knobs)), conditions, MIXED.n_knobs)
     width = MIXED.knob_width
     for i, given in enumerate(conditions):
         points = np.concatenate([knobs[:, :width], np.tile(given[width:], (5, 1))], 1)
@@ -75,7 +124,7 @@ def test_means_over_knobs_and_conditions_are_those_of_their_points() -> None:
 def test_the_likelihoods_gradient_is_its_difference() -> None:
     rows, values = some(20)
     gp, t = Surrogate(KERNEL), theta(KERNEL)
-    d2, y = KERNEL.distances(rows, rows), (values - values.mean()) / values.std()
+    d2, y = KERNEL.gaps(rows), (values - values.mean()) / values.std()
     _, slope = gp.surprise(t, d2, y)
     for i, step in enumerate(np.eye(len(t)) * 1e-6):
         difference = (gp.surprise(t + step, d2, y)[0] - gp.surprise(t - step, d2, y)[0]) / 2e-6
@@ -87,8 +136,8 @@ def test_the_means_gradient_is_its_difference() -> None:
     gp.given(*some(24))
     search = Search(MIXED, gp)
     points = np.clip(some(6, seed=4)[0], -0.9, 0.9)
-    fixed = KERNEL.side(gp.theta, points, gp.rows, [1, 3])  # the choice and the condition
-    mean, slope = search._slopes(points, fixed)
+    held = search.held(points)
+    mean, slope = search.slopes(points, held)
     np.testing.assert_allclose(mean, gp.mean(points), rtol=1e-10, atol=1e-10)
     for i, column in enumerate((0, 4)):
         step = np.zeros(MIXED.width)

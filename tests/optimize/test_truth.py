@@ -12,7 +12,7 @@ import pytest
 from shoal.core.errors import RunFailed
 from shoal.optimize.functions import make
 from shoal.optimize.problem import Problem
-from shoal.optimize.truth import Scores, monte_carlo, mse, msle, optimum, refined
+from shoal.optimize.truth import Scores, cost, monte_carlo, mse, msle, optimum, refined
 
 
 def test_sphere() -> None:
@@ -65,6 +65,40 @@ def test_mixed_knobs_one_call_at_a_time() -> None:
     answer = problem.denormalise(found.points)
     assert answer["mode"] == ["b", "b"] and answer["taps"].tolist() == [5, 5]
     np.testing.assert_allclose(answer["bias"], [0.0, 1.5], atol=1e-3)
+
+
+@pytest.mark.parametrize("samples", [32, 128])
+def test_the_best_combination_is_found_at_a_bounded_cost(samples: int) -> None:
+    calls = 0
+    centres = {mode: (7 * i % 24) / 24.0 for i, mode in enumerate("abcdefghijklmnopqrstuvwx")}
+
+    def f(x: float, mode: str, c: float) -> float:
+        """24 valleys at different places, whose depths change with the condition."""
+        nonlocal calls
+        calls += 1
+        i = ord(mode) - ord("a")
+        return (x - centres[mode]) ** 2 + 0.3 * abs(math.sin(i + 2.0 * c))
+
+    problem = Problem(f, knobs={"x": (0.0, 1.0), "mode": list(centres)}, conditions={"c": (0.0, 1.0)}, kind="python")
+    conditions = np.linspace(-1.0, 1.0, 5)[:, None]
+    found = optimum(problem, conditions, samples=samples)
+    depths = 0.3 * np.abs(np.sin(np.arange(24)[None] + 2.0 * (conditions + 1.0) / 2.0))
+    np.testing.assert_allclose(found.values, depths.min(1), atol=1e-5)
+    assert calls <= len(conditions) * cost(problem, samples)
+    assert cost(problem, samples) < 1600
+
+
+def test_the_cost_of_other_problems_is_a_bound_too() -> None:
+    for knobs, conditions in (
+        ({"x": (0.0, 1.0)}, 3),
+        ({"x": (0.0, 1.0), "y": (0.0, 1.0)}, 2),
+        ({"n": range(40)}, 2),
+        ({"n": range(40), "m": range(40)}, 1),
+        ({"n": range(40), "m": range(40), "x": (0.0, 1.0)}, 1),
+    ):
+        problem = Problem(lambda **k: float(sum(k.values())), knobs=knobs, conditions={"c": (0, 1)}, kind="python")
+        refined(problem, np.zeros((conditions, 1)))
+        assert conditions * cost(problem) * 0.4 <= problem.evaluations <= conditions * cost(problem), knobs
 
 
 def test_too_many_combinations_to_try_all() -> None:

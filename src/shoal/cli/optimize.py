@@ -39,6 +39,8 @@ schwefel, styblinski_tang, branin, himmelblau) or your own, module:function, wit
     [conditions]
     temp = [-40, 125]
 
+subject_to = "module:g" at the top of the file, or a list of such, allows only points where g <= 0.
+
   --dims N            dimensions of a known function (2)
   --free K            number of coordinates that the law chooses, the first K; the rest are conditions (1)
   --shift S           moves the minimum by S in normalised knob coordinates (0)
@@ -139,7 +141,6 @@ def _problem(name: str, words: Words) -> Any:
         except ValueError:
             raise BadInput(f"--shift is {shift!r}: expected a number") from None
         return functions.make(name, whole_number(words, "dims", 2), whole_number(words, "free", 1, least=0), moved)
-    from shoal.envs.registry import import_object
     from shoal.experiment import read_file
 
     if "config" not in words.options:
@@ -148,23 +149,36 @@ def _problem(name: str, words: Words) -> Any:
         if flag in words.options:
             raise BadInput(f"--{flag} is for known functions; {name}'s knobs are in its --config")
     told = read_file(words.options["config"])
-    kinds = {"knobs": dict, "conditions": dict, "kind": str, "noisy": bool, "robust": str, "name": str}
+    kinds: dict[str, Any] = {
+        "knobs": dict, "conditions": dict, "kind": str, "noisy": bool, "robust": str, "name": str, "subject_to": str | list,
+    }  # fmt: skip
     for entry, value in told.items():
         where = f"config {words.options['config']!r}: "
         if entry not in kinds:
             raise BadInput(f"{where}unknown entry {entry!r}.{nearest(entry, kinds)} There are: {', '.join(kinds)}.")
         if not isinstance(value, kinds[entry]):
-            wanted = {dict: "a table", str: "a word", bool: "true or false"}[kinds[entry]]
+            words_for: dict[Any, str] = {dict: "a table", str: "a word", bool: "true or false"}
+            wanted = words_for.get(kinds[entry], "module:function")
             raise BadInput(f"{where}{entry} is {value!r}: expected {wanted}")
-    try:
-        f = import_object(name)
-    except Exception as error:  # importing runs the user's own code
-        reason = f"{type(error).__name__}: {error}".splitlines()[0]
-        raise BadInput(f"cannot import {name!r}: {reason}") from None
+    f = _imported(name)
+    written = told.get("subject_to", [])
+    limits = [_imported(g) for g in (written if isinstance(written, list) else [written])]
     knobs = {knob: _knob(knob, written) for knob, written in told.get("knobs", {}).items()}
     conditions = {c: tuple(b) if isinstance(b, list) else b for c, b in told.get("conditions", {}).items()}
     rest = {k: told[k] for k in ("kind", "noisy", "robust", "name") if k in told}
-    return Problem(f, knobs=knobs, conditions=conditions, **rest)
+    return Problem(f, knobs=knobs, conditions=conditions, subject_to=limits, **rest)
+
+
+def _imported(name: Any) -> Any:
+    from shoal.envs.registry import import_object
+
+    if not isinstance(name, str) or ":" not in name:
+        raise BadInput(f"subject_to: {name!r} is no module:function")
+    try:
+        return import_object(name)
+    except Exception as error:  # importing runs the user's own code
+        reason = f"{type(error).__name__}: {error}".splitlines()[0]
+        raise BadInput(f"cannot import {name!r}: {reason}") from None
 
 
 def _knob(name: str, written: Any) -> Any:
@@ -189,11 +203,15 @@ def _tell(summary: Mapping[str, Any]) -> None:
             f"{s['evaluations']:,} evaluations of {s['budget']:,}, {s['warm']:,} known before, {s['dropped']:,} failed"
         )
         print(f"{s['function']}: {spent}; {s['f_s']:.1f} s in f, {own:.1f} s elsewhere", file=sys.stderr)
-        if lost is None:
+        if "violations" in s and s["violations"] is not None:
+            kept = f"violated at {s['violations']} of {n} held-out conditions"
+            print(f"constraints: {kept}; without polishing at {s['violations_of_policy']}", file=sys.stderr)
+        if not n:
             print("law: no regret and no figures, because f is too slow to search its optima", file=sys.stderr)
-        else:
+        elif lost is not None:
             regret = f"regret {lost['mean']:.4g}, worst {lost['worst']:.4g}, over {n} held-out conditions"
-            print(f"law: {regret}; without polishing {raw['mean']:.4g}", file=sys.stderr)
+            bare = f"; without polishing {raw['mean']:.4g}" if raw is not None else ""
+            print(f"law: {regret}{bare}", file=sys.stderr)
         print(f"law: {s['run']}/law.safetensors", file=sys.stderr)
         return
     speed = f"{s['evaluations']:,} evaluations in {s['wall_s']:.1f} s ({s['steps_per_s']:,.0f} steps/s)"
@@ -201,7 +219,11 @@ def _tell(summary: Mapping[str, Any]) -> None:
     ends = f"first 1,000 steps {s['first_mse_mean']:.4g}, last 1,000 {s['last_mse_mean']:.4g}, best {s['best_mse']:.4g}"
     print(f"MSE over the conditions: {ends}", file=sys.stderr)
     n, lost = s["conditions"], s["regret"]
-    regret = f"regret {lost['mean']:.4g}, worst {lost['worst']:.4g}, over {n['reporting']} others"
+    regret = "no answer is allowed"
+    if lost is not None:
+        regret = f"regret {lost['mean']:.4g}, worst {lost['worst']:.4g}, over {n['reporting']} others"
+    if "violations" in s:
+        print(f"constraints: violated at {s['violations']} of {n['reporting']} held-out conditions", file=sys.stderr)
     chosen = f"the best of the run over {n['choosing']} held-out conditions" if s["kept"] == "best" else "the last"
     print(f"law: step {s['kept_step']:,}, {chosen}; {regret}", file=sys.stderr)
     print(f"law: {s['run']}/law.safetensors", file=sys.stderr)

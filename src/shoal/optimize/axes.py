@@ -15,14 +15,17 @@ import math
 import numbers
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from types import ModuleType
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from scipy.stats import qmc
 
 from shoal.core.errors import BadInput
+from shoal.core.spec import ActionPart, Categorical, Continuous
 from shoal.core.trajectory import Array
 
 
@@ -210,6 +213,29 @@ def knob(name: str, written: Any) -> Axis:
     if any(value in values[:i] for i, value in enumerate(values)):
         raise BadInput(f"{name}={list(values)!r}: a value appears twice")
     return Choice(name, values)
+
+
+def action_parts(knobs: Sequence[Axis]) -> tuple[ActionPart, ...]:
+    """The parts of an action over these knobs; neighbours of the same sort share one."""
+    parts: list[ActionPart] = []
+    for is_real, group in groupby(knobs, key=lambda axis: isinstance(axis, Real)):
+        same = list(group)
+        if is_real:
+            parts.append(Continuous((-1.0,) * len(same), (1.0,) * len(same)))
+        else:
+            parts.append(Categorical(tuple(axis.size for axis in same if not isinstance(axis, Real))))
+    return tuple(parts)
+
+
+def grid(sides: int, most: int) -> np.ndarray:
+    """At most `most` points [C, sides] from -1 to 1: a grid, or a Latin hypercube if fewer than three along each side would fit."""
+    if sides == 0:
+        return np.zeros((1, 0))
+    side = max((k for k in range(1, 22) if k**sides <= most), default=1)
+    if side < 3:
+        return np.asarray(2.0 * qmc.LatinHypercube(sides, rng=np.random.default_rng(0)).random(most) - 1.0)
+    lines = [np.round(np.linspace(-1.0, 1.0, side), 12)] * sides
+    return np.stack([line.ravel() for line in np.meshgrid(*lines, indexing="ij")], -1)
 
 
 def _is_number(value: Any) -> bool:

@@ -11,6 +11,7 @@ from scipy.optimize import minimize
 from shoal.optimize.axes import Real
 from shoal.optimize.law import Weights
 from shoal.optimize.problem import Problem
+from shoal.optimize.threads import one_thread
 
 HIDDEN = (32, 32)
 ITERATIONS = 400
@@ -18,6 +19,7 @@ DECAY = 1e-7  # of the weights' squares: with few conditions, wild nets fit too
 META: dict[str, Any] = {"activation": "tanh", "time_steps": 1, "own_scale": True, "bounded": True}
 
 
+@one_thread()
 def distil(problem: Problem, points: np.ndarray, seed: int = 0) -> Weights:
     """The net that maps the conditions of points [N, width] to their knobs, as a law applies it, once from mid-box.
 

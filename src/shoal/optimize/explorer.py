@@ -15,11 +15,14 @@ from shoal.optimize.axes import Real
 from shoal.optimize.problem import Problem
 from shoal.optimize.search import CANDIDATES, Search, even_conditions, even_knobs, even_points
 from shoal.optimize.surrogate import ROWS, Surrogate, kernel_of
+from shoal.optimize.threads import one_thread
 
 KAPPAS = (0.0, 1.0, 2.0, 0.5)
 GROWTH = 1.5  # the lengths are fitted again each time the rows have grown by this factor
 EARLY = 200  # rows up to which a fit starts from several lengths
-SHORTLIST = 6  # candidates with the lowest means, and as many apart from each other, for which the spread is computed
+# Candidates with the lowest means for which the spread is computed: how many, at least how far apart. Ripples make valleys that are
+# narrower than those of the trend; if only distant candidates counted, the valley beside the best known one would never be tried.
+SHORTLIST = {0.1: 4, 0.02: 6, 0.0: 2}
 JITTER = (0.002, 0.1)  # standard deviations of random moves away from knobs that were tried
 HUGE = 1000.0  # times the first rows' median above the lowest value: what lies higher counts as a failure
 SAME = 1e-6  # points closer than this are the same
@@ -32,14 +35,20 @@ class Explorer:
         self.problem = problem
         self.points = np.zeros((0, problem.width))
         self.values = np.zeros(0)  # NaN where f failed
+        self.limits = np.zeros((len(problem.limits), 0))  # the constraints, NaN where they failed
         self.surrogate = Surrogate(kernel_of(problem))
+        self.models = tuple(Surrogate(kernel_of(problem)) for _ in problem.limits)  # of the constraints
         self._rng = np.random.default_rng(seed)
         self._fit_at = 0
         self._fitted_to = -1
         self._gaps = np.zeros(0)
 
-    def tell(self, points: np.ndarray, values: np.ndarray) -> None:
-        """Add points [n, width] with their values [n], NaN where f failed."""
+    def tell(self, points: np.ndarray, values: np.ndarray, limits: np.ndarray | None = None) -> None:
+        """Add points [n, width] with their values [n] and those of the constraints [G, n], NaN where they failed."""
+        if limits is None:
+            limits = np.zeros((0, len(points)))
+        self.limits = np.concatenate([self.limits, limits], 1)
+        values = np.where(np.isfinite(limits).all(0), values, np.nan)
         self.points = np.concatenate([self.points, points])
         self.values = np.concatenate([self.values, np.where(np.isfinite(values), values, np.nan)])
 
@@ -47,6 +56,7 @@ class Explorer:
         """Evenly spread points [count, width], or fewer if the problem has fewer."""
         return self._new(even_points(self.problem, count, self._rng))
 
+    @one_thread()
     def ask(self, count: int) -> np.ndarray:
         """At most `count` new points [n, width]; none if all points of a finite problem have been tried."""
         if not np.isfinite(self.values).any():
@@ -54,7 +64,7 @@ class Explorer:
         self.refresh()
         problem, surrogate = self.problem, self.surrogate
         conditions = even_conditions(problem, count, self._rng)
-        search = Search(problem, surrogate, self._candidates())
+        search = Search(problem, surrogate, self._candidates(), self.models, margin=0.0)
         kappas = np.resize(np.roll(KAPPAS, -len(self.values)), count)
         points = np.empty((count, problem.width))
         points[kappas == 0.0] = search.minima(conditions[kappas == 0.0])
@@ -67,6 +77,7 @@ class Explorer:
             fresh = np.concatenate([fresh, self._new(even_points(problem, 16 * missing, self._rng), fresh)[:missing]])
         return fresh
 
+    @one_thread()
     def refresh(self) -> None:
         """Bring the surrogate up to the values told. At least one must be finite."""
         if self._fitted_to == len(self.values):
@@ -75,9 +86,13 @@ class Explorer:
         rows, values = self.points[known], self.values[known]
         if len(rows) >= self._fit_at:
             self.surrogate.fit(rows, values, self._rng, fresh=len(rows) < EARLY)
+            for model, limit in zip(self.models, self.limits, strict=True):
+                model.fit(rows, limit[known], self._rng, fresh=len(rows) < EARLY)
             self._fit_at = int(len(rows) * GROWTH) + 1
         keep = self._kept(rows, values)
         self.surrogate.given(rows[keep], values[keep], self.points[~known])
+        for model, limit in zip(self.models, self.limits, strict=True):
+            model.given(rows[keep], limit[known][keep])
         self._fitted_to = len(self.values)
 
     def _known(self) -> np.ndarray:
@@ -95,7 +110,8 @@ class Explorer:
         if len(rows) <= ROWS:
             return np.arange(len(rows))
         if len(self._gaps) < len(rows):  # the gap of a row is judged once, by the surrogate of that time
-            search, new = Search(self.problem, self.surrogate), slice(len(self._gaps), len(rows))
+            search = Search(self.problem, self.surrogate, limits=self.models, margin=0.0)
+            new = slice(len(self._gaps), len(rows))
             given = rows[new, self.problem.knob_width :]
             lowest = [search.means(given[at : at + 512]).min(1) for at in range(0, len(given), 512)]
             self._gaps = np.concatenate([self._gaps, values[new] - np.concatenate(lowest)])
@@ -114,13 +130,15 @@ class Explorer:
 
     def _curious(self, search: Search, conditions: np.ndarray, kappas: np.ndarray) -> np.ndarray:
         means = search.means(conditions)
-        count = min(SHORTLIST, means.shape[1])
-        apart = search.spread_out(means, count)
-        lowest = np.argpartition(means, count - 1, 1)[:, :count]
-        picks = np.concatenate([apart, lowest], 1)
+        hopes = means - kappas[:, None] * self.surrogate.ripples_unseen(search.candidates, self.problem.n_knobs)
+        picks = np.concatenate(
+            [search.spread_out(hopes, min(count, means.shape[1]), apart) for apart, count in SHORTLIST.items()], 1
+        )
         points = self.problem.join(search.candidates[picks], conditions[:, None])  # [C, 2 count, width]
         mean, spread = self.surrogate.both(points.reshape(-1, self.problem.width))
-        cost = (mean - np.repeat(kappas, picks.shape[1]) * spread).reshape(picks.shape)
+        kappa = np.repeat(kappas, picks.shape[1])
+        limits = [m - kappa * s for m, s in (model.both(points.reshape(-1, points.shape[-1])) for model in self.models)]
+        cost = search.cost(mean - kappa * spread, limits).reshape(picks.shape)
         cost[np.isinf(np.take_along_axis(means, picks, 1))] = np.inf
         return np.asarray(points[np.arange(len(points)), cost.argmin(1)])
 

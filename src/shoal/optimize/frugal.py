@@ -6,7 +6,6 @@ before the next begins (`records`), so that a run that was stopped goes on where
 
 from __future__ import annotations
 
-import math
 import sys
 import time
 from pathlib import Path
@@ -14,8 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from shoal.core.errors import BadInput, RunFailed
-from shoal.optimize import records
-from shoal.optimize.axes import Real
+from shoal.optimize import limits, records, truth
 from shoal.optimize.distil import META, distil
 from shoal.optimize.explorer import Explorer
 from shoal.optimize.judge import Scorer, reporting_conditions
@@ -31,7 +29,6 @@ TRIES = 64  # consecutive failures after which f is refused
 BATCH = 12  # a batch of proposals is this fraction of the rows
 PAIRS = 384  # conditions whose answers the policy is distilled from
 LOOKS = 2.0  # the curve is scored each time the evaluations have grown by this factor
-SEARCHED = 600  # evaluations of f that searching one optimum takes, about, for each combination of discrete knobs
 PATIENCE = 60.0  # seconds for searching the optima of the reporting conditions, at most
 ALGO = "surrogate"
 
@@ -55,7 +52,7 @@ def learn_frugally(
     one point at a time, and no regret if f is so slow that searching the optima would take minutes.
 
     Raises:
-        BadInput: the budget is too small, earlier evaluations do not fit, or f failed wherever it was tried.
+        BadInput: the budget is too small, earlier evaluations do not fit, or no tried point has a value that is allowed.
     """
     began = time.monotonic() if started_at is None else started_at
     if budget < 1:
@@ -98,10 +95,12 @@ def learn_frugally(
     called = problem.kind == "python"  # in one large batch, evaluations cost far less than in the small ones here
     if reporting is not None and called:
         each = spending.seconds_each if spending.fresh else _seconds(problem)
-        if each * _searched(problem, len(reporting)) > PATIENCE:
+        if each * truth.cost(problem) * len(reporting) > PATIENCE:
             reporting = None
+    violated = [None if reporting is None else law.violations(reporting, polish=polish) for polish in (True, False)]
     regrets = [
-        None if reporting is None else law.regret_at(reporting, polish=polish)._asdict() for polish in (True, False)
+        None if reporting is None or lost == len(reporting) else law.regret_at(reporting, polish=polish)._asdict()
+        for polish, lost in zip((True, False), violated, strict=True)
     ]
     scorer = spending.scorer
     known = int(np.isfinite(explorer.values).sum())
@@ -129,6 +128,7 @@ def learn_frugally(
         },
         "regret": regrets[0],
         "regret_of_policy": regrets[1],
+        **({"violations": violated[0], "violations_of_policy": violated[1]} if problem.limits else {}),
         "best_mse": learnt.mse.summary().best,
         "best_msle": learnt.msle.summary().best,
         "wall_s": time.monotonic() - began,
@@ -196,6 +196,7 @@ class Spending:
             if not len(explorer.values):
                 raise RunFailed(f"{problem.name}: no evaluation is left, and none is known")
             self._refuse()
+        limits.refuse(problem, explorer.limits)
         explorer.refresh()
         self._judge()
 
@@ -204,13 +205,15 @@ class Spending:
         explorer, problem = self._explorer, self._problem
         for some in np.array_split(points, len(points)) if problem.kind == "python" else [points]:
             began = time.perf_counter()
-            values = problem.evaluate(some)
+            values, found = problem.measure(some)
             self.f_s += time.perf_counter() - began
-            record.add(some, values)
-            explorer.tell(some, values)
+            record.add(some, values, found)
+            explorer.tell(some, values, found)
             self.fresh += len(some)
             if len(explorer.values) >= TRIES and not np.isfinite(explorer.values).any():
                 self._refuse()
+            if len(explorer.values) >= max(limits.FEW_TRIES, self._allowed // limits.SHARE):
+                limits.refuse(problem, explorer.limits)
 
     def _refuse(self) -> None:
         n, why = len(self._explorer.values), self._problem.last_error or "it returned a value that is not finite"
@@ -220,8 +223,9 @@ class Spending:
         self._explorer.refresh()
         self._judge()
         if not self._quiet:
-            values = self._explorer.values
-            lowest = f"lowest {np.nanmin(values):.4g}, {1000 * self.seconds_each:.3g} ms an evaluation"
+            values = np.where(limits.satisfied(self._explorer.limits), self._explorer.values, np.nan)
+            best = f"lowest {np.nanmin(values):.4g}" if np.isfinite(values).any() else "none allowed yet"
+            lowest = f"{best}, {1000 * self.seconds_each:.3g} ms an evaluation"
             print(f"{self._problem.name}: {len(values):,} evaluations, {lowest}", file=sys.stderr, flush=True)
 
     def _judge(self) -> None:
@@ -238,7 +242,7 @@ class Polished:
     """The answers that a law with this surrogate would give."""
 
     def __init__(self, problem: Problem, explorer: Explorer) -> None:
-        self._search = Search(problem, explorer.surrogate)
+        self._search = Search(problem, explorer.surrogate, limits=explorer.models)
 
     def answers(self, conditions: np.ndarray) -> np.ndarray:
         return self._search.minima(conditions)
@@ -248,9 +252,9 @@ def _law(explorer: Explorer, seed: int) -> Law:
     problem = explorer.problem
     count = PAIRS if problem.n_conditions else 1
     conditions = even_conditions(problem, count, np.random.default_rng(seed))
-    points = Search(problem, explorer.surrogate).minima(conditions)
-    step = len(explorer.values)
-    return Law(problem, distil(problem, points, seed), META["time_steps"], {**META, "step": step}, explorer.surrogate)
+    points = Search(problem, explorer.surrogate, limits=explorer.models).minima(conditions)
+    meta = {**META, "step": len(explorer.values)}
+    return Law(problem, distil(problem, points, seed), META["time_steps"], meta, explorer.surrogate, explorer.models)
 
 
 def _seconds(problem: Problem) -> float:
@@ -258,12 +262,6 @@ def _seconds(problem: Problem) -> float:
     began = time.perf_counter()
     problem.evaluate(problem.sample(np.random.default_rng(0), 1))
     return time.perf_counter() - began
-
-
-def _searched(problem: Problem, conditions: int) -> int:
-    """Evaluations of f for the optima at this number of conditions, about."""
-    sizes = [axis.size for axis in problem.knobs if not isinstance(axis, Real)]
-    return SEARCHED * conditions * min(64, math.prod(sizes))
 
 
 def _reopened(problem: Problem, path: str | Path, out: str | Path | None) -> RunFolder:

@@ -41,6 +41,15 @@ class Side(NamedTuple):
         )
 
 
+class Held(NamedTuple):
+    """Sums over rows, for points [M] of which some axes stay: see `Kernel.held`."""
+
+    alone: np.ndarray  # [M]: terms of the held axes alone
+    linear: np.ndarray  # [M, n]: factor of each k_i that moves
+    product: np.ndarray  # [M, n]: factor of their product
+    weights: np.ndarray  # [n]
+
+
 @dataclass(frozen=True)
 class Kernel:
     """Axes and their columns. `theta` [size] holds logarithms: lengths, short lengths, a_1, a_2, a_A, b, noise variance."""
@@ -76,24 +85,32 @@ class Kernel:
         slope[: len(off)] = off / WIDE
         return 0.5 * float(off @ off), slope
 
-    def distances(self, points: np.ndarray, rows: np.ndarray) -> list[np.ndarray]:
-        """Squared distances along each axis, [M, n]."""
-        found = []
-        for group in self.groups:
-            parts = [(points[:, c, None] - rows[None, :, c]) ** 2 for c in group]
-            found.append(parts[0] if len(parts) == 1 else np.sum(parts, 0))
-        return found
+    def gaps(self, rows: np.ndarray) -> list[np.ndarray]:
+        """Squared distances along each axis between each row and each earlier one, as in `np.tril_indices`: [n (n - 1) / 2]."""
+        later, earlier = np.tril_indices(len(rows), -1)
+        return [sum((rows[later, c] - rows[earlier, c]) ** 2 for c in group) for group in self.groups]
 
-    def matrix(self, theta: np.ndarray, d2: Sequence[np.ndarray]) -> np.ndarray:
-        """The kernel [M, n] from squared distances along each axis."""
+    def parts(self, theta: np.ndarray, gaps: Sequence[np.ndarray]) -> tuple[list[np.ndarray], list[np.ndarray]]:
+        """The k_i of all axes and the s_i of those that have them, for squared distances along each axis."""
+        ks = [np.exp(d * (-0.5 * math.exp(-2.0 * theta[i]))) for i, d in enumerate(gaps)]
+        shorts = [(d, theta[self._short(i)]) for i, d in enumerate(gaps) if self.rippled[i]]
+        return ks, [np.exp(d * (-0.5 * math.exp(-2.0 * length))) for d, length in shorts]
+
+    def sums(self, theta: np.ndarray, ks: Sequence[np.ndarray], ripples: Sequence[np.ndarray]) -> np.ndarray:
+        """The kernel from its parts."""
         a1, a2, a3, b = self.scales(theta)
-        ks = [np.exp(d * (-0.5 * math.exp(-2.0 * theta[i]))) for i, d in enumerate(d2)]
-        total = np.sum(ks, 0)
-        k = a1 * total + a2 * (total**2 - np.sum([x * x for x in ks], 0)) + a3 * np.prod(ks, 0)
-        for i, d in enumerate(d2):
-            if self.rippled[i]:
-                k += b * np.exp(d * (-0.5 * math.exp(-2.0 * theta[self._short(i)])))
-        return np.asarray(k)
+        total, product = ks[0].copy(), ks[0].copy()
+        square = ks[0] * ks[0]
+        for k in ks[1:]:
+            total += k
+            product *= k
+            square += k * k
+        found = a2 * (total * total - square)
+        found += a1 * total
+        found += a3 * product
+        for s in ripples:
+            found += b * s
+        return np.asarray(found)
 
     def side(self, theta: np.ndarray, points: np.ndarray, rows: np.ndarray, axes: Sequence[int] | None = None) -> Side:
         """Sums over these axes (all by default), for points [M, width] against rows [n, width]."""
@@ -127,54 +144,88 @@ class Kernel:
         a1, a2, a3, b = self.scales(theta)
         return a1 * self.axes + a2 * self.axes * (self.axes - 1) + a3 + b * self.short
 
-    def slopes(self, theta: np.ndarray, d2: Sequence[np.ndarray], weights: np.ndarray) -> np.ndarray:
-        """sum(weights * dk/dtheta) for each entry of theta but the noise: [size - 1]. `weights` is [n, n]."""
+    def slopes(
+        self,
+        theta: np.ndarray,
+        gaps: Sequence[np.ndarray],
+        parts: tuple[list[np.ndarray], list[np.ndarray]],
+        weights: np.ndarray,
+        diagonal: float,
+    ) -> np.ndarray:
+        """sum(W * dk/dtheta) for each entry of theta but the noise: [size - 1]. W is symmetric.
+
+        `weights` are its entries below the diagonal, doubled, in the order of `gaps`; `diagonal` is its trace.
+        """
         a1, a2, a3, b = self.scales(theta)
-        ks = [np.exp(d2[i] * (-0.5 * math.exp(-2.0 * theta[i]))) for i in range(self.axes)]
+        ks, ripples = parts
         total, others = np.sum(ks, 0), _others(ks)
-        found = np.zeros(self.size - 1)
-        pairs = np.zeros_like(total)
+        found, a = np.zeros(self.size - 1), self.axes
+        at, first = a, a + self.short
+        pairs = 0.0
         for i, k in enumerate(ks):
-            pairs += k * (total - k)
-            factor = a1 + 2.0 * a2 * (total - k) + a3 * others[i]
-            found[i] = _dot(weights, factor * k * d2[i]) * math.exp(-2.0 * theta[i])
+            weighed = weights * k
+            rest = total - k
+            pairs += float(weighed @ rest)
+            away = weighed * gaps[i]
+            slope = a1 * away.sum() + 2.0 * a2 * float(away @ rest) + a3 * float(away @ others[i])
+            found[i] = slope * math.exp(-2.0 * theta[i])
             if self.rippled[i]:
-                at = self._short(i)
-                s = np.exp(d2[i] * (-0.5 * math.exp(-2.0 * theta[at])))
-                found[at] = b * _dot(weights, s * d2[i]) * math.exp(-2.0 * theta[at])
-                found[-1] += b * _dot(weights, s)
-        first = self.axes + self.short
+                weighed = weights * ripples[at - a]
+                found[at] = b * float(weighed @ gaps[i]) * math.exp(-2.0 * theta[at])
+                found[-1] += b * (weighed.sum() + diagonal)
+                at += 1
         found[first : first + ORDERS] = (
-            a1 * _dot(weights, total),
-            a2 * _dot(weights, pairs),
-            a3 * _dot(weights, others[0] * ks[0]),
+            a1 * (float(weights @ total) + a * diagonal),
+            a2 * (pairs + a * (a - 1) * diagonal),
+            a3 * (float((weights * ks[0]) @ others[0]) + diagonal),
         )
         return found
 
-    def moves(
-        self, theta: np.ndarray, points: np.ndarray, rows: np.ndarray, axes: Sequence[int], fixed: Side
-    ) -> tuple[np.ndarray, list[np.ndarray]]:
-        """k [M, n], and dk/dcolumn [M, n] for each of these real axes; `fixed` is the side over all others."""
+    def held(self, theta: np.ndarray, fixed: Side, weights: np.ndarray) -> Held:
+        """What the axes of `fixed`, a side [M, n], contribute to sums over rows with weights [n] while the other axes move."""
         a1, a2, a3, b = self.scales(theta)
-        ks, away, ripples = [], [], []
-        for i in axes:
+        alone = a1 * fixed.total + a2 * (fixed.total**2 - fixed.square) + b * fixed.ripple
+        return Held(alone @ weights, (a1 + 2.0 * a2 * fixed.total) * weights, a3 * fixed.product * weights, weights)
+
+    def moved(
+        self, theta: np.ndarray, points: np.ndarray, rows: np.ndarray, axes: Sequence[int], held: Held
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """The kernel times the weights of `held`, [M], and its gradient along these real axes, [M, axes], for points [M, width]."""
+        _, a2, _, b = self.scales(theta)
+        value, gradient = held.alone.copy(), np.empty((len(points), len(axes)))
+        ks, away = [], []
+        for j, i in enumerate(axes):
             off = points[:, self.groups[i][0], None] - rows[None, :, self.groups[i][0]]
             d2 = off * off
             away.append(off)
             ks.append(np.exp(d2 * (-0.5 * math.exp(-2.0 * theta[i]))))
-            narrow = -0.5 * math.exp(-2.0 * theta[self._short(i)]) if self.rippled[i] else 0.0
-            ripples.append(np.exp(d2 * narrow) if narrow else np.zeros_like(d2))
-        total = fixed.total + np.sum(ks, 0)
-        square = fixed.square + np.sum([k * k for k in ks], 0)
-        others = _others([*ks, fixed.product])
-        value = a1 * total + a2 * (total**2 - square) + a3 * others[-1] * fixed.product
-        value += b * (fixed.ripple + np.sum(ripples, 0))
-        slopes = []
-        for i, k, s, other, off in zip(axes, ks, ripples, others, away, strict=False):
-            inner = (a1 + 2.0 * a2 * (total - k) + a3 * other) * k * -math.exp(-2.0 * theta[i])
-            narrow = math.exp(-2.0 * theta[self._short(i)]) if self.rippled[i] else 0.0
-            slopes.append((inner - b * narrow * s) * off)
-        return value, slopes
+            if self.rippled[i]:
+                narrow = math.exp(-2.0 * theta[self._short(i)])
+                s = np.exp(d2 * (-0.5 * narrow))
+                value += b * (s @ held.weights)
+                s *= off
+                gradient[:, j] = (-b * narrow) * (s @ held.weights)
+            else:
+                gradient[:, j] = 0.0
+        others = _others(ks)
+        moving = np.sum(ks, 0) if len(ks) > 1 else None
+        for j, (i, k) in enumerate(zip(axes, ks, strict=True)):
+            factor = held.product * others[j] if moving is not None else held.product
+            if j == 0:
+                value += np.einsum("mn,mn->m", k, factor)
+            factor = factor + held.linear
+            value += np.einsum("mn,mn->m", k, held.linear)
+            if moving is not None:
+                rest = (2.0 * a2) * (moving - k) * held.weights
+                value += 0.5 * np.einsum("mn,mn->m", k, rest)
+                factor += rest
+            factor *= k
+            gradient[:, j] -= math.exp(-2.0 * theta[i]) * np.einsum("mn,mn->m", factor, away[j])
+        return value, gradient
+
+    def short_of(self, theta: np.ndarray, axis: int) -> float:
+        """The logarithm of an axis' short length."""
+        return float(theta[self._short(axis)])
 
     def _short(self, axis: int) -> int:
         """The place in theta of an axis' short length."""
@@ -191,7 +242,3 @@ def _others(factors: Sequence[np.ndarray]) -> list[np.ndarray]:
         before[i] = before[i] * after
         after = after * factors[i]
     return before
-
-
-def _dot(a: np.ndarray, b: np.ndarray) -> float:
-    return float(np.vdot(a, b))

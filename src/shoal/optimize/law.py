@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("shoal")
 FORMAT = "tuning law 1"
 SURROGATE = "surrogate/"  # how the names of its arrays begin
+LIMIT = "limit"  # the same for a constraint's, with its number
 ONE_THREAD = 1 << 18  # multiplications up to which OpenBLAS wakes no second thread, which would cost ten times more
 
 
@@ -83,6 +84,7 @@ class Explanation(NamedTuple):
     noise: float  # one standard deviation of f's noise
     distance: float  # to the nearest point at which f was evaluated
     evaluations: int  # that the surrogate knows
+    limits: dict[str, float]  # each constraint as predicted: allowed if not above 0
 
 
 class Law:
@@ -99,9 +101,10 @@ class Law:
         time_steps: int,
         meta: Mapping[str, Any],
         surrogate: Surrogate | None = None,
+        limits: tuple[Surrogate, ...] = (),
     ) -> None:
         self.problem, self.weights, self.time_steps, self.meta = problem, weights, time_steps, dict(meta)
-        self.surrogate = surrogate
+        self.surrogate, self.limits = surrogate, limits  # of f, and of each constraint
         self._search: Search | None = None
         self._parts = problem.action_spec().parts
         self._own_scale = bool(meta["own_scale"])
@@ -147,14 +150,29 @@ class Law:
             self.surrogate.noise,
             float(self.surrogate.nearest(point)[0]),
             len(self.surrogate.rows),
+            {
+                name: float(model.mean(point)[0])
+                for name, model in zip(self.problem.limit_names, self.limits, strict=False)
+            },
         )
 
     def regret(self, n: int = 256, seed: int = 0) -> Regret:
         """Regret against a searched optimum at n random conditions, which were used neither to train nor to choose the law."""
         return self.regret_at(self.problem.sample_conditions(np.random.default_rng(seed), n), seed)
 
+    def violations(self, conditions: np.ndarray, *, polish: bool = True) -> int:
+        """At how many of these conditions [N, n_conditions], from -1 to 1, the answer violates a constraint. Evaluates f there."""
+        self._needs_f()
+        if not self.problem.limits:
+            return 0
+        _, limits = self.problem.measure(self.answers(np.asarray(conditions), polish=polish))
+        return int((~(limits <= 0.0)).any(0).sum())
+
     def regret_at(self, conditions: np.ndarray, seed: int = 0, *, polish: bool = True) -> Regret:
-        """Regret against a searched optimum at these conditions [N, n_conditions], from -1 to 1."""
+        """Regret against a searched optimum at these conditions [N, n_conditions], from -1 to 1.
+
+        Answers at which f fails or a constraint is violated are left out.
+        """
         from shoal.optimize.truth import refined
 
         self._needs_f()
@@ -163,7 +181,7 @@ class Law:
             refined(self.problem, conditions, seed)
         )
         if not np.isfinite(gap).any():
-            raise BadInput(f"{self.problem.name}: all evaluations at the law's answers failed")
+            raise BadInput(f"{self.problem.name}: f fails or a constraint is violated at all of the law's answers")
         gap = gap[np.isfinite(gap)]
         return Regret(float(gap.mean()), _interval(gap, seed), float(gap.max()), len(gap))
 
@@ -207,6 +225,8 @@ class Law:
             arrays |= {"mean": w.mean, "scale": w.scale}
         if self.surrogate is not None:
             arrays |= {f"{SURROGATE}{name}": array for name, array in self.surrogate.arrays().items()}
+        for i, model in enumerate(self.limits):
+            arrays |= {f"{LIMIT}{i}/{name}": array for name, array in model.arrays().items()}
         save_policy(path, arrays, {**self.meta, "format": FORMAT, "problem": self.problem.describe()})
 
     def export(self, path: str | Path) -> Path:
@@ -224,7 +244,7 @@ class Law:
         if self._search is None:
             from shoal.optimize.search import Search
 
-            self._search = Search(self.problem, self.surrogate)
+            self._search = Search(self.problem, self.surrogate, limits=self.limits)
         return self._search.minima(np.asarray(starts, np.float64)[:, self.problem.knob_width :])
 
     def _knobs(self, point: np.ndarray) -> dict[str, Any]:
@@ -306,18 +326,20 @@ def load(path: str | Path, problem: Any = None) -> Law:
     layers = tuple((arrays[f"layer{i}/w"], arrays[f"layer{i}/b"]) for i in range(count))
     head = arrays["head/w"], arrays["head/b"]
     weights = Weights(layers, head, str(meta["activation"]), arrays.get("mean"), arrays.get("scale"))
-    surrogate = None
-    if f"{SURROGATE}theta" in arrays:
-        from shoal.optimize.surrogate import Surrogate
+    models = []
+    for prefix in (SURROGATE, *(f"{LIMIT}{i}/" for i in range(len(stored.get("subject_to", ()))))):
+        if f"{prefix}theta" in arrays:
+            from shoal.optimize.surrogate import Surrogate
 
-        own = {name.removeprefix(SURROGATE): array for name, array in arrays.items() if name.startswith(SURROGATE)}
-        surrogate = Surrogate.of(problem, own)
+            own = {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}
+            models.append(Surrogate.of(problem, own))
     return Law(
         problem,
         weights,
         int(meta["time_steps"]),
         {k: meta[k] for k in ("activation", "time_steps", "own_scale", "bounded", "step") if k in meta},
-        surrogate,
+        models[0] if models else None,
+        tuple(models[1:]),
     )
 
 

@@ -16,7 +16,7 @@ from shoal.core.errors import BadInput, RunFailed
 from shoal.core.program import Report
 from shoal.experiment import Plan, merge, resolve
 from shoal.launch.compose import initial_state, make_algorithm
-from shoal.optimize import frugal
+from shoal.optimize import frugal, limits
 from shoal.optimize.choice import choose
 from shoal.optimize.judge import (
     EVERY,
@@ -154,6 +154,11 @@ def learn(
         raise BadInput("a law has no memory, and its unrolls are its episodes: leave net.cell and algo.unroll alone")
     source.starts(make_algorithm(plan), plan.actors)  # refuses an unknown sampler before anything is written
     tried = _try_out(problem, PROBES if purse is None else purse.tries)
+    if problem.limits:
+        most = limits.TRIES if purse is None else purse.spare(tried, limits.TRIES)
+        source = ProblemSource(limits.penalised(problem, most), time_steps, sampler, drivers)
+        tried += most
+        plan = plan_of(steps)
     if purse is not None:
         plan = plan_of(purse.steps(tried))
     folder = RunFolder.create(out, f"law-{problem.name}", algo, sampler)
@@ -179,7 +184,11 @@ def learn(
     law.save(folder.path / "law.safetensors")
     before = problem.evaluations
     reporting = reporting_conditions(problem) if score else None
-    regrets = [None if reporting is None else one.regret_at(reporting)._asdict() for one in (law, last)]
+    violated = [None if reporting is None else one.violations(reporting) for one in (law, last)]
+    regrets = [
+        None if reporting is None or lost == len(reporting) else one.regret_at(reporting)._asdict()
+        for one, lost in zip((law, last), violated, strict=True)
+    ]
     curves = (scorer.mse, scorer.msle) if scorer is not None else (Scores(), Scores())
     evaluations = outcome.env_steps // time_steps * (time_steps + 1)
     dropped = outcome.version * episodes - finished.count
@@ -212,6 +221,7 @@ def learn(
         },
         "regret": regrets[0],
         "regret_of_last": regrets[1],
+        **({"violations": violated[0], "violations_of_last": violated[1]} if problem.limits else {}),
         "setup_s": None if outcome.began_at is None else outcome.began_at - began,
         "wall_s": outcome.wall_s,
         "steps_per_s": outcome.env_steps / outcome.wall_s if outcome.wall_s else None,
@@ -249,7 +259,7 @@ def _try_out(problem: Problem, most: int) -> int:
     """Refuse an f that fails everywhere, before training starts. Returns the evaluations used: one, if the first succeeds."""
     before = problem.evaluations
     for point in problem.sample(np.random.default_rng(0), most):
-        if np.isfinite(problem.evaluate(point[None])).any():
+        if np.isfinite(problem.measure(point[None])[0]).any():
             return problem.evaluations - before
     raise BadInput(f"{problem.name}: all of {most} evaluations failed: {_why(problem)}")
 

@@ -6,26 +6,26 @@ one column per knob. Laws, samplers and baselines use points; only f sees the kn
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import json
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from itertools import groupby
 from types import MappingProxyType
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from scipy.stats import qmc
 
 from shoal.core.errors import BadInput, nearest
-from shoal.core.spec import ActionPart, ActionSpec, Categorical, Continuous
+from shoal.core.spec import ActionPart, ActionSpec
 from shoal.core.trajectory import Array
-from shoal.optimize import kinds
-from shoal.optimize.axes import Axis, Choice, Real, knob, module_of, real
+from shoal.optimize import kinds, settling
+from shoal.optimize.axes import Axis, Choice, Real, action_parts, grid, knob, module_of, real
 
 ROBUST = ("mean", "worst")
+Function = Callable[..., Any]
 GRID = 441  # conditions of a score, at most: 21 x 21
 
 
@@ -39,6 +39,7 @@ class Problem:
         conditions: the inputs that are given: `(low, high)` by name; none at all is plain optimisation.
         kind: how f can be called: `jax`, `numpy`, `python`, or `auto` to find out by a few calls.
         noisy: f gives another value each time; it is then never traced.
+        subject_to: g, or a list of them, called as f is: a point is allowed if every g(...) <= 0 there.
         robust: how several devices are combined, `mean` or `worst`.
         name: the problem's name in reports; f's own name by default.
 
@@ -48,19 +49,24 @@ class Problem:
 
     def __init__(
         self,
-        f: Callable[..., Any] | Sequence[Callable[..., Any]],
+        f: Function | Sequence[Function],
         *,
         knobs: Mapping[str, Any],
         conditions: Mapping[str, tuple[float, float]] = MappingProxyType({}),
         kind: str = "auto",
         noisy: bool = False,
+        subject_to: Function | Sequence[Function] = (),
         robust: str = "mean",
         name: str | None = None,
     ) -> None:
-        self.devices: tuple[Callable[..., Any], ...] = tuple(f) if isinstance(f, Sequence) else (f,)
+        self.devices: tuple[Function, ...] = tuple(f) if isinstance(f, Sequence) else (f,)
+        self.limits: tuple[Function, ...] = tuple(subject_to) if isinstance(subject_to, Sequence) else (subject_to,)
         self.noisy, self.robust = noisy, robust
+        self.penalty: tuple[tuple[float, float], ...] | None = None  # a step and a slope for each constraint
         if not self.devices or not all(callable(device) for device in self.devices):
             raise BadInput(f"f={f!r}: it must be a function or a list of functions")
+        if not all(callable(g) for g in self.limits):
+            raise BadInput(f"subject_to={subject_to!r}: it must be a function or a list of functions")
         self.name = name or str(getattr(self.devices[0], "__name__", type(self.devices[0]).__name__))
         if not knobs:
             raise BadInput(f"{self.name}: a problem needs at least one knob")
@@ -75,8 +81,10 @@ class Problem:
         self.conditions: tuple[Real, ...] = tuple(real(n, bounds) for n, bounds in conditions.items())
         for device in self.devices:
             kinds.check_arity(device, self.names, self.name)
+        for g, called in zip(self.limits, self.limit_names, strict=True):
+            kinds.check_arity(g, self.names, called)
         self._forget()
-        self.kind = self._settle(kind)
+        self.kind = settling.settle(self, kind)
         self.probes = self.evaluations  # evaluations used to find the kind
 
     # What it looks like
@@ -107,20 +115,17 @@ class Problem:
         return self.knob_width + self.n_conditions
 
     @property
+    def limit_names(self) -> tuple[str, ...]:
+        return settling.limit_names(self.limits)
+
+    @property
     def traceable(self) -> bool:
         return self.kind == "jax"
 
     @property
     def parts(self) -> tuple[ActionPart, ...]:
         """The parts of an action; neighbouring knobs of the same sort share one. Bounds are normalised, as points are."""
-        parts: list[ActionPart] = []
-        for is_real, group in groupby(self.knobs, key=lambda axis: isinstance(axis, Real)):
-            same = list(group)
-            if is_real:
-                parts.append(Continuous((-1.0,) * len(same), (1.0,) * len(same)))
-            else:
-                parts.append(Categorical(tuple(axis.size for axis in same if not isinstance(axis, Real))))
-        return tuple(parts)
+        return action_parts(self.knobs)
 
     def action_spec(self) -> ActionSpec:
         """The spec of actions [N, n_knobs]: one column per knob, in order."""
@@ -134,6 +139,7 @@ class Problem:
             "conditions": {axis.name: axis.describe() for axis in self.conditions},
             "devices": len(self.devices),
             "robust": self.robust,
+            **({"subject_to": list(self.limit_names)} if self.limits else {}),
         }
 
     @property
@@ -219,20 +225,29 @@ class Problem:
 
         If fewer than three along each would fit, a fixed Latin hypercube of `most` points; [1, 0] without conditions.
         """
-        n = self.n_conditions
-        if n == 0:
-            return np.zeros((1, 0))
-        side = max((k for k in range(1, 22) if k**n <= most), default=1)
-        if side < 3:
-            return np.asarray(2.0 * qmc.LatinHypercube(n, rng=np.random.default_rng(0)).random(most) - 1.0)
-        lines = [np.round(np.linspace(-1.0, 1.0, side), 12)] * n
-        return np.stack([grid.ravel() for grid in np.meshgrid(*lines, indexing="ij")], -1)
+        return grid(self.n_conditions, most)
 
     # What f gives
 
     def evaluate(self, points: Array) -> np.ndarray:
-        """Values [N] of points [N, width], over all devices; NaN where any of them failed, counted in `failures`."""
-        return np.asarray(self._over_devices(self.evaluate_each(points), np))
+        """Values [N] of points [N, width], over all devices; NaN where any of them failed, counted in `failures`.
+
+        NaN as well where a constraint is violated; after `with_penalty`, f and the penalty.
+        """
+        return np.asarray(self._allowed(*self.measure(points), np))
+
+    def measure(self, points: Array) -> tuple[np.ndarray, np.ndarray]:
+        """f at points [N, width] over all devices, [N], and the constraints, [G, N]; NaN where they failed. One evaluation each."""
+        values = np.asarray(self._over_devices(self.evaluate_each(points), np))
+        if not self.limits:
+            return values, np.zeros((0, len(values)))
+        return values, self._called(np.asarray(points), self.limits, self._compiled_limits)
+
+    def with_penalty(self, penalty: tuple[tuple[float, float], ...]) -> Problem:
+        """A copy whose `evaluate` adds to f what violations cost: for each constraint a step, and a slope times g."""
+        made = copy.copy(self)
+        made.penalty = penalty
+        return made
 
     def evaluate_each(self, points: Array) -> np.ndarray:
         """Values [devices, N], in the points' precision if f is traced; NaN where f raised or was not finite."""
@@ -241,7 +256,7 @@ class Problem:
         if points.ndim != 2:
             raise BadInput(f"points of shape {points.shape}: they must be [N, {self.width}]")
         self.evaluations += len(points)
-        each = self._evaluate_traced(points) if self.traceable else self._evaluate_plain(points.astype(np.float64))
+        each = self._called(points, self.devices, self._compiled)
         failed = int(np.isnan(each).any(0).sum())
         if failed:
             self._failed.append(failed)
@@ -250,7 +265,8 @@ class Problem:
     def evaluate_jax(self, points: Array) -> Array:
         """Values [...] of points [..., width], for use inside jit; NaN where f is not finite. Counts nothing."""
         flat = points.reshape(-1, self.width)
-        values = self._over_devices(self._trace_each(flat), jnp)
+        limits = self._trace(flat, self.limits) if self.limits else jnp.zeros((0, len(flat)))
+        values = self._allowed(self._over_devices(self._trace(flat, self.devices), jnp), limits, jnp)
         return values.reshape(points.shape[:-1])
 
     @property
@@ -263,31 +279,36 @@ class Problem:
         """The reason of the last failure; None if there was none, or if f is compiled and gives no reason."""
         return self._reasons[-1] if self._reasons else None
 
-    def _evaluate_traced(self, points: np.ndarray) -> np.ndarray:
+    def _called(self, points: np.ndarray, functions: Sequence[Function], compiled: Function) -> np.ndarray:
+        if self.traceable:
+            return self._evaluate_traced(points, compiled)
+        return self._evaluate_plain(points.astype(np.float64), functions)
+
+    def _evaluate_traced(self, points: np.ndarray, compiled: Function) -> np.ndarray:
         double = points.dtype == np.float64
         size = len(points)
         padded = 1 << max(0, size - 1).bit_length()  # each new size costs a compilation
         full = np.concatenate([points, np.repeat(points[:1], padded - size, 0)]) if 0 < size < padded else points
         with jax.enable_x64(double):
-            values = self._compiled(full if double else full.astype(np.float32))
+            values = compiled(full if double else full.astype(np.float32))
             return np.array(values)[:, :size]  # a writable copy
 
-    def _trace_each(self, points: Array) -> Array:
+    def _trace(self, points: Array, functions: Sequence[Function]) -> Array:
         if not self.traceable:
             raise BadInput(f"{self.name} is called as {self.kind}: only a JAX-traceable f can be part of compiled code")
         table = {axis.name: self._values(axis, columns) for axis, columns in self._split(points)}
-        each = jnp.stack([kinds.trace(device, table).astype(points.dtype) for device in self.devices])
+        each = jnp.stack([kinds.trace(device, table).astype(points.dtype) for device in functions])
         return jnp.where(jnp.isfinite(each), each, jnp.nan)
 
-    def _evaluate_plain(self, points: np.ndarray) -> np.ndarray:
+    def _evaluate_plain(self, points: np.ndarray, functions: Sequence[Function]) -> np.ndarray:
         table = {axis.name: self._values(axis, columns) for axis, columns in self._split(points)}
-        rows = list(self._rows(points))
+        rows = list(self.rows(points))
         each = []
-        for device in self.devices:
+        for device in functions:
             if self.kind == "numpy" and not self._raised:
                 values, reason, raised = kinds.call_arrays(device, table, rows, self.name)
                 self._raised |= raised
-                self.evaluations += len(rows) * raised  # all of them again, one by one
+                self.evaluations += len(rows) * (raised and functions is self.devices)  # all of them again, one by one
             else:
                 values, reason = kinds.call_rows(device, rows, self.name)
             each.append(values)
@@ -295,53 +316,22 @@ class Problem:
                 self._reasons.append(reason)
         return np.stack(each)
 
+    def _allowed(self, values: Array, limits: Array, xp: Any) -> Array:
+        """f [N] as `evaluate` gives it, where the constraints have values [G, N]."""
+        if not self.limits:
+            return values
+        if self.penalty is None:
+            return xp.where((limits <= 0.0).all(0), values, xp.nan)
+        step, slope = xp.asarray(self.penalty).astype(values.dtype).T[..., None]
+        return values + (step * (limits > 0.0) + slope * xp.maximum(limits, 0.0)).sum(0)
+
     def _over_devices(self, each: Array, xp: Any) -> Array:
         if len(self.devices) == 1:
             return each[0]
         return each.mean(0) if self.robust == "mean" else xp.max(each, 0)  # both propagate NaN
 
-    def _settle(self, kind: str) -> str:
-        if self.noisy and kind == "jax":
-            raise BadInput(f"{self.name} is noisy and kind='jax': tracing would fix its noise for ever")
-        if self.noisy and kind == "auto":
-            return "python"  # arrays and plain calls cannot be compared if no two values agree
-        if kind == "jax":
-            self._check_traces()
-        if kind != "auto":
-            return kind
-        found = {kinds.choose(self._counted(d), self._probes, self._carried, self.name) for d in self.devices}
-        return next(k for k in ("python", "numpy", "jax") if k in found)  # the way that all of them allow
-
-    def _counted(self, device: Callable[..., Any]) -> Callable[..., Any]:
-        def call(**row: Any) -> Any:
-            self.evaluations += max(int(np.size(value)) for value in row.values())
-            return device(**row)
-
-        return call
-
-    def _check_traces(self) -> None:
-        table = self._carried(self._probes(3))
-        if table is None:
-            odd = next(axis.name for axis in self.knobs if not axis.numeric)
-            raise BadInput(f"knob {odd!r} has values that JAX cannot carry: use kind='python' or numbers")
-        for device in self.devices:
-            try:
-                kinds.traced_values(device, table)
-            except BadInput:
-                raise
-            except Exception as error:
-                reason = f"{type(error).__name__}: {error}".splitlines()[0]
-                raise BadInput(f"{self.name} cannot be traced by JAX, kind='jax': {reason}") from None
-
-    def _probes(self, n: int) -> list[kinds.Row]:
-        return list(self._rows(self.sample(np.random.default_rng(0), n)))
-
-    def _carried(self, rows: list[kinds.Row]) -> kinds.Table | None:
-        if not all(axis.numeric for axis in self.axes):
-            return None
-        return {axis.name: np.asarray([row[axis.name] for row in rows]) for axis in self.axes}
-
-    def _rows(self, points: np.ndarray) -> Iterable[kinds.Row]:
+    def rows(self, points: np.ndarray) -> Iterable[kinds.Row]:
+        """The arguments of f at each of the points [N, width]."""
         values = self.denormalise(points)
         plain = [v if isinstance(v, list) else v.tolist() for v in values.values()]
         return (dict(zip(values, row, strict=True)) for row in zip(*plain, strict=True))
@@ -371,7 +361,16 @@ class Problem:
     # Equal, hashed, sent to another process
 
     def _key(self) -> tuple[Any, ...]:
-        return (self.devices, repr(self.axes), self.n_knobs, self.kind, self.noisy, self.robust)
+        return (
+            self.devices,
+            repr(self.axes),
+            self.n_knobs,
+            self.kind,
+            self.noisy,
+            self.robust,
+            self.limits,
+            self.penalty,
+        )
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Problem) and self._key() == other._key()
@@ -386,12 +385,13 @@ class Problem:
         """Reset this process's own state. Appending to a deque is atomic, so drivers may share a problem."""
         self._failed: deque[int] = deque()
         self._reasons: deque[str] = deque(maxlen=1)
-        self._compiled = jax.jit(self._trace_each)
+        self._compiled = jax.jit(lambda points: self._trace(points, self.devices))
+        self._compiled_limits = jax.jit(lambda points: self._trace(points, self.limits))
         self.evaluations = 0  # points at which `evaluate` called f; a copy (each driver has one) counts its own
         self._raised = False  # an f called with arrays has raised: from then on it is called point by point
 
     def __getstate__(self) -> dict[str, Any]:
-        own = ("_failed", "_reasons", "_compiled", "evaluations", "_raised")
+        own = ("_failed", "_reasons", "_compiled", "_compiled_limits", "evaluations", "_raised")
         return {name: value for name, value in self.__dict__.items() if name not in own}
 
     def __setstate__(self, state: dict[str, Any]) -> None:

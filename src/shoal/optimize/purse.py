@@ -33,6 +33,11 @@ class Purse:
         """Evaluations that may fail before the first update would no longer fit."""
         return min(PROBES, 1 + (self._left(tried=1) - self._update) // self._calls)
 
+    def spare(self, tried: int, most: int) -> int:
+        """Up to `most` further evaluations, a tenth of the budget, that leave room for the first update; at least one."""
+        room = (self._left(tried) - self._update) // self._calls
+        return max(1, min(most, self.budget // 10, room))
+
     def steps(self, tried: int) -> int:
         """The largest number of updates that fits."""
         left = self._left(tried)

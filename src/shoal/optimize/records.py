@@ -34,18 +34,22 @@ class Record:
             path.write_bytes(whole[: whole.rfind(b"\n") + 1])  # a kill may have left half a line
         self._file: IO[bytes] = path.open("ab")
 
-    def add(self, points: np.ndarray, values: np.ndarray) -> None:
-        for point, value in zip(points, values.tolist(), strict=True):
+    def add(self, points: np.ndarray, values: np.ndarray, limits: np.ndarray | None = None) -> None:
+        """Points [n, width] with f [n] and the constraints [G, n]."""
+        names = (*self._problem.limit_names, VALUE)
+        columns = [values] if limits is None else [*limits, values]
+        for point, told in zip(points, np.stack(columns, 1).tolist(), strict=True):
             row = {name: _plain(v) for name, v in self._problem.denormalise(point).items()}
-            self._file.write(msgspec.json.encode({**row, VALUE: value if math.isfinite(value) else None}) + b"\n")
+            found = {n: v if math.isfinite(v) else None for n, v in zip(names, told, strict=True)}
+            self._file.write(msgspec.json.encode({**row, **found}) + b"\n")
         self._file.flush()
 
     def close(self) -> None:
         self._file.close()
 
 
-def read(problem: Problem, path: str | Path) -> tuple[np.ndarray, np.ndarray]:
-    """Points [n, width] and values [n], NaN where f failed, of a .jsonl or .csv file.
+def read(problem: Problem, path: str | Path) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Points [n, width], values [n] and constraints [G, n], NaN where they failed, of a .jsonl or .csv file.
 
     Raises:
         BadInput: the file cannot be read, its columns are not those of the problem, or a value is outside its bounds.
@@ -59,7 +63,7 @@ def read(problem: Problem, path: str | Path) -> tuple[np.ndarray, np.ndarray]:
     except (OSError, UnicodeDecodeError) as error:
         raise BadInput(f"cannot read data {str(path)!r}: {getattr(error, 'strerror', None) or error}") from None
     rows = _from_csv(text) if path.suffix == ".csv" else _from_lines(text, path)
-    points, values = [], []
+    points, values, limits = [], [], []
     for number, row in rows:
         where = f"data {str(path)!r}, line {number}: "
         _check_columns(problem, row, where)
@@ -71,16 +75,20 @@ def read(problem: Problem, path: str | Path) -> tuple[np.ndarray, np.ndarray]:
         if outside.any():
             name = _axis_at(problem, int(outside.argmax()))
             raise BadInput(f"{where}{name} is {row[name]}: outside its bounds")
-        values.append(_number(row[VALUE], where))
+        values.append(_number(row[VALUE], where, VALUE))
+        limits.append([_number(row[name], where, name) for name in problem.limit_names])
     if not points:
-        return np.zeros((0, problem.width)), np.zeros(0)
-    return np.array(points), np.array(values)
+        return np.zeros((0, problem.width)), np.zeros(0), np.zeros((len(problem.limits), 0))
+    return np.array(points), np.array(values), np.array(limits).T
 
 
 def refuse_value(problem: Problem) -> None:
-    """Raise `BadInput` if an axis has the name of the column for f."""
-    if VALUE in problem.names:
+    """Raise `BadInput` if an axis or a constraint has the name of another column."""
+    if VALUE in (*problem.names, *problem.limit_names):
         raise BadInput(f"{problem.name}: a knob or condition cannot be called {VALUE!r} here, as f's own column is")
+    for name in problem.limit_names:
+        if name in problem.names:
+            raise BadInput(f"{problem.name}: constraint {name!r} has the name of a knob or condition: rename it")
 
 
 def _from_csv(text: str) -> Iterable[tuple[int, Mapping[str, Any]]]:
@@ -102,7 +110,7 @@ def _from_lines(text: str, path: Path) -> Iterable[tuple[int, Mapping[str, Any]]
 
 
 def _check_columns(problem: Problem, row: Mapping[str, Any], where: str) -> None:
-    wanted = (*problem.names, VALUE)
+    wanted = (*problem.names, *problem.limit_names, VALUE)
     if None in row or any(name in row and row[name] is None for name in problem.names):
         raise BadInput(f"{where}the number of values differs from the number of names")
     for name in row:
@@ -124,13 +132,13 @@ def _typed(axis: Axis, told: Any) -> Any:
     return int(number) if isinstance(axis, Whole) and number.is_integer() else number
 
 
-def _number(told: Any, where: str) -> float:
+def _number(told: Any, where: str, name: str) -> float:
     if told is None or (isinstance(told, str) and not told.strip()):
         return math.nan
     try:
         number = float(told)
     except (TypeError, ValueError):
-        raise BadInput(f"{where}{VALUE} is {told!r}: expected a number, or nothing if f failed") from None
+        raise BadInput(f"{where}{name} is {told!r}: expected a number, or nothing if it failed") from None
     return number if math.isfinite(number) else math.nan
 
 

@@ -7,19 +7,22 @@ It predicts f with a spread, and its mean has gradients, so that minima are sear
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 from scipy.linalg import cho_solve, cholesky, lapack, solve_triangular
 from scipy.optimize import minimize
 
 from shoal.optimize.axes import Real
-from shoal.optimize.kernel import Kernel
+from shoal.optimize.kernel import Kernel, Side
 from shoal.optimize.problem import Problem
+from shoal.optimize.threads import one_thread
 
 ROWS = 2048  # rows that predictions use, at most: time grows with their square, and a factorisation with their cube
 FITTED = 320  # rows that the lengths are fitted to, at most
 ITERATIONS = 25  # of a fit
+AT_ONCE = 512  # points whose spread is computed at a time, to bound memory
 JITTER = 1e-9  # added to the noise, in units of the variance: keeps factorisations possible
 
 
@@ -33,6 +36,13 @@ def kernel_of(problem: Problem, ripples: bool | None = None) -> Kernel:
     return Kernel(tuple(groups), tuple(some and isinstance(axis, Real) for axis in problem.axes))
 
 
+class Factor(NamedTuple):
+    """The Cholesky factor of the rows' covariance."""
+
+    lower: np.ndarray  # [n, n]
+    jitter: float  # that was added to the diagonal
+
+
 class Surrogate:
     """A Gaussian process given rows [n, width] with values [n]. `fit` chooses the lengths, `given` sets the rows."""
 
@@ -44,7 +54,8 @@ class Surrogate:
         self.failed = self.rows  # points at which f failed
         self.weights = np.zeros(0)  # the mean is the kernel times these
         self.centre, self.scale = 0.0, 1.0
-        self._factor: np.ndarray | None = None
+        self._factor: Factor | None = None
+        self._of: np.ndarray | None = None  # the theta of the factor
 
     # From data
 
@@ -58,7 +69,7 @@ class Surrogate:
             low, rest = order[: FITTED // 2], order[FITTED // 2 :]
             keep = np.concatenate([low, rng.choice(rest, FITTED - len(low), replace=False)])
             rows, values = rows[keep], values[keep]
-        d2 = self.kernel.distances(rows, rows)
+        gaps = self.kernel.gaps(rows)
         starts = [self.theta]
         if fresh:
             starts += [self.kernel.start(length, ripple) for length, ripple in ((0.2, 0.03), (1.0, 0.03), (1.0, 1.0))]
@@ -67,7 +78,7 @@ class Surrogate:
             found = minimize(
                 self.surprise,
                 start,
-                args=(d2, values),
+                args=(gaps, values),
                 jac=True,
                 method="L-BFGS-B",
                 bounds=self.kernel.bounds(),
@@ -78,41 +89,68 @@ class Surrogate:
         assert best is not None
         self.theta = np.asarray(best.x)
 
-    def surprise(self, theta: np.ndarray, d2: list[np.ndarray], y: np.ndarray) -> tuple[float, np.ndarray]:
-        """Minus the log marginal likelihood of y [n] and minus the log prior, up to a constant, and the gradient."""
+    def surprise(self, theta: np.ndarray, gaps: list[np.ndarray], y: np.ndarray) -> tuple[float, np.ndarray]:
+        """Minus the log marginal likelihood of y [n] and minus the log prior, up to a constant, and the gradient.
+
+        `gaps` are the squared distances of the rows (`Kernel.gaps`).
+        """
         n, noise = len(y), math.exp(theta[-1])
-        k = self.kernel.matrix(theta, d2)
-        k[np.diag_indices(n)] += noise + JITTER
-        factor, info = lapack.dpotrf(k, lower=1)
+        parts = self.kernel.parts(theta, gaps)
+        below = np.tril_indices(n, -1)
+        k = np.zeros((n, n), order="F")
+        k[below] = self.kernel.sums(theta, *parts)
+        k[np.diag_indices(n)] = self.kernel.variance(theta) + noise + JITTER
+        factor, info = lapack.dpotrf(k, lower=1, overwrite_a=1)
         if info:
             return 1e10, np.zeros_like(theta)
-        inverse = lapack.dpotri(factor, lower=1)[0]
-        inverse = np.tril(inverse) + np.tril(inverse, -1).T
-        solved = inverse @ y
+        solved = lapack.dpotrs(factor, y, lower=1)[0]
         value = 0.5 * float(y @ solved) + float(np.log(np.diag(factor)).sum())
-        w = np.outer(solved, solved) - inverse
-        slope = np.append(self.kernel.slopes(theta, d2, w), np.trace(w) * noise)
+        inverse = lapack.dpotri(factor, lower=1, overwrite_c=1)[0]
+        weights = 2.0 * (solved[below[0]] * solved[below[1]] - inverse[below])
+        trace = float(solved @ solved - np.trace(inverse))
+        slope = np.append(self.kernel.slopes(theta, gaps, parts, weights, trace), trace * noise)
         prior, pull = self.kernel.prior(theta)
         return value + prior, -0.5 * slope + pull
 
     def given(self, rows: np.ndarray, values: np.ndarray, failed: np.ndarray | None = None) -> None:
-        """Condition on these rows, all of them."""
+        """Condition on these rows, all of them. If the first rows are those of the last time, only the others are factorised."""
+        known = len(self.rows)
+        grown = self._of is self.theta and known <= len(rows) and np.array_equal(rows[:known], self.rows)
         self.rows, self.values = rows, values
         self.failed = rows[:0] if failed is None else failed
         self.centre, self.scale = float(values.mean()), float(values.std()) or 1.0
-        self._factor = self._factored()
-        self.weights = cho_solve((self._factor, True), (values - self.centre) / self.scale)
+        self._factor = (self._extended(known) if grown else None) or self._factored()
+        self._of = self.theta
+        self.weights = cho_solve((self._factor.lower, True), (values - self.centre) / self.scale, check_finite=False)
 
-    def _factored(self) -> np.ndarray:
+    def _factored(self) -> Factor:
         k = self.kernel.combine(self.theta, self.kernel.side(self.theta, self.rows, self.rows))
         jitter = JITTER * max(1.0, self.kernel.variance(self.theta))
         while True:
             full = k.copy()
             full[np.diag_indices(len(k))] += math.exp(self.theta[-1]) + jitter
             try:
-                return np.asarray(cholesky(full, lower=True, overwrite_a=True))
+                return Factor(np.asarray(cholesky(full, lower=True, overwrite_a=True, check_finite=False)), jitter)
             except np.linalg.LinAlgError:  # rows too close for the lengths
                 jitter *= 10.0
+
+    def _extended(self, known: int) -> Factor | None:
+        """The factor for all rows from that of the first `known`; None if the new rows are too close to others."""
+        if self._factor is None:
+            return None
+        lower, jitter = self._factor
+        new, n = self.rows[known:], len(self.rows)
+        k = self.kernel.combine(self.theta, self.kernel.side(self.theta, new, self.rows))
+        side = solve_triangular(lower, k[:, :known].T, lower=True, check_finite=False).T
+        corner = k[:, known:] - side @ side.T
+        corner[np.diag_indices(len(new))] += math.exp(self.theta[-1]) + jitter
+        try:
+            corner = cholesky(corner, lower=True, check_finite=False)
+        except np.linalg.LinAlgError:
+            return None
+        found = np.zeros((n, n))
+        found[:known, :known], found[known:, :known], found[known:, known:] = lower, side, corner
+        return Factor(found, jitter)
 
     # Predictions, in units of f
 
@@ -121,27 +159,54 @@ class Surrogate:
         k = self.kernel.combine(self.theta, self.kernel.side(self.theta, points, self.rows))
         return np.asarray(self.centre + self.scale * (k @ self.weights))
 
+    @one_thread()
     def both(self, points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """The mean and the standard deviation, without noise, at points [M, width]: [M] each."""
         if self._factor is None:
             self._factor = self._factored()
-        k = self.kernel.combine(self.theta, self.kernel.side(self.theta, points, self.rows))
-        v = solve_triangular(self._factor, k.T, lower=True, check_finite=False)
-        left = np.maximum(self.kernel.variance(self.theta) - np.einsum("nm,nm->m", v, v), 1e-12)
-        return self.centre + self.scale * (k @ self.weights), self.scale * np.sqrt(left)
+        means, spreads = [], []
+        for at in range(0, len(points), AT_ONCE):
+            some = points[at : at + AT_ONCE]
+            k = self.kernel.combine(self.theta, self.kernel.side(self.theta, some, self.rows))
+            v = solve_triangular(self._factor.lower, k.T, lower=True, check_finite=False)
+            means.append(k @ self.weights)
+            spreads.append(self.kernel.variance(self.theta) - np.einsum("nm,nm->m", v, v))
+        left = np.maximum(np.concatenate(spreads), 1e-12)
+        return self.centre + self.scale * np.concatenate(means), self.scale * np.sqrt(left)
 
-    def over(self, knobs: np.ndarray, conditions: np.ndarray, split: int) -> np.ndarray:
-        """The mean for each condition [C, width] and knobs [S, width], whose first `split` axes are used: [C, S].
+    def over(self, knobs: Side, conditions: np.ndarray, split: int) -> np.ndarray:
+        """The mean for each condition [C, width] and each of the knobs, [C, S].
 
-        A kernel over all axes is made of sums over each side, so that this takes products of matrices and few exponentials.
+        `knobs` is the side (`side_of`) of the first `split` axes. A kernel over all axes is made of sums over each side, so that
+        this takes products of matrices and few exponentials.
         """
         a1, a2, a3, b = self.kernel.scales(self.theta)
-        sides = range(split), range(split, self.kernel.axes)
-        x, c = (self.kernel.side(self.theta, p, self.rows, s) for p, s in zip((knobs, conditions), sides, strict=True))
+        x, c = knobs, self.side_of(conditions, range(split, self.kernel.axes))
         w = self.weights
         alone = [a1 * s.total @ w + a2 * (s.total**2 - s.square) @ w + b * s.ripple @ w for s in (c, x)]
         crossed = (2.0 * a2 * c.total * w) @ x.total.T + (a3 * c.product * w) @ x.product.T
         return np.asarray(self.centre + self.scale * (alone[0][:, None] + alone[1][None] + crossed))
+
+    def side_of(self, points: np.ndarray, axes: Sequence[int]) -> Side:
+        """Sums over these axes for points [M, width] against the rows."""
+        return self.kernel.side(self.theta, points, self.rows, axes)
+
+    def ripples_unseen(self, knobs: np.ndarray, split: int) -> np.ndarray:
+        """About the standard deviation of the ripples along the first `split` axes, at knobs [S, columns]: [S].
+
+        Each ripple is taken to be known from the nearest row along its axis alone. That is quick, and enough to compare candidates.
+        """
+        kernel, variance = self.kernel, np.zeros(len(knobs))
+        b = kernel.scales(self.theta)[-1]
+        for i in range(split):
+            if kernel.rippled[i]:
+                column = kernel.groups[i][0]
+                at = np.sort(self.rows[:, column])
+                place = np.searchsorted(at, knobs[:, column])
+                low, high = at[np.maximum(place - 1, 0)], at[np.minimum(place, len(at) - 1)]
+                gap = np.minimum(np.abs(knobs[:, column] - low), np.abs(high - knobs[:, column]))
+                variance += b * (1.0 - np.exp(-(gap**2) * math.exp(-2.0 * kernel.short_of(self.theta, i))))
+        return self.scale * np.sqrt(variance)
 
     def works(self, points: np.ndarray) -> np.ndarray:
         """Whether the nearest tried point is one at which f did not fail: [M] bool."""

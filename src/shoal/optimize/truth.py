@@ -27,6 +27,8 @@ SAMPLES_ONE_BY_ONE = 128  # the same if each is a call of its own
 WINDOW = 1000  # training steps averaged at the start and at the end of a run
 BEST_FROM = 500  # the training step from which the best counts: an untrained policy may start at the optimum
 _COMBINATIONS = 64  # all combinations of discrete knobs are searched up to this number
+_SHARE = 16  # samples of each combination, at least
+_RIVALS = 4  # combinations around which the search goes on, at least
 _ROWS = 1 << 17  # evaluated at a time, to bound memory
 _ZOOMS = 24
 _SHRINK = 0.6
@@ -54,7 +56,8 @@ def monte_carlo(problem: Problem, conditions: Array, samples: int | None = None,
 def refined(problem: Problem, conditions: Array, seed: int = 0, samples: int | None = None) -> np.ndarray:
     """The smallest value of f by evenly spread points, random points ever closer to the best, and a local optimiser: [C].
 
-    If the combinations of discrete knobs are few, all are searched; otherwise some, then each knob in turn from the best.
+    If the combinations of discrete knobs are few, all are sampled, and the search goes on from the best samples of the most
+    promising ones; otherwise some are sampled. Then each discrete knob is tried in turn, the others held.
     """
     return optimum(problem, conditions, seed, samples).values
 
@@ -93,19 +96,48 @@ def _search(problem: Problem, conditions: np.ndarray, how: tuple[str, int, int])
     return found
 
 
+def cost(problem: Problem, samples: int | None = None) -> int:
+    """Evaluations that searching one optimum takes, at most, if f is called one point at a time."""
+    samples = samples or SAMPLES_ONE_BY_ONE
+    sizes = [axis.size for axis in problem.knobs if not isinstance(axis, Real)]
+    sets = math.prod(sizes) if math.prod(sizes) <= _COMBINATIONS else 1
+    if not _real_columns(problem).any():
+        return (sets if sets > 1 else max(samples, min(math.prod(sizes), 1 << 14))) + 2 * sum(sizes)
+    spread = sets * (1 << math.ceil(math.log2(_share(samples, sets))))
+    zooms = _ZOOMS * _zoomed(samples, sets) * _around(samples)
+    return (spread + zooms + 2 * sum(sizes)) * (_REPEATS if problem.noisy else 1) + min(200, samples)
+
+
+def _share(samples: int, sets: int) -> int:
+    """Evenly spread samples of each combination of discrete knobs."""
+    return max(2, min(samples if sets == 1 else max(_SHARE, samples // sets), 1 << 14))
+
+
+def _zoomed(samples: int, sets: int) -> int:
+    """Samples around which the search goes on: several, because the best sample need not lie in the best valley."""
+    return max(1 if sets == 1 else _RIVALS, samples // 64)
+
+
+def _around(samples: int) -> int:
+    return max(4, min(16, samples // 16))
+
+
 def _refine(problem: Problem, conditions: np.ndarray, samples: int, rng: np.random.Generator) -> Optimum:
     free = _real_columns(problem)
-    found = None
-    for knobs in _starts(problem, samples, rng):
-        # Keep several, because the best sample need not lie in the best valley.
-        ranked = _best_of(problem, knobs, conditions, max(1, samples // 64) if free.any() else 1)  # [C * K]
-        if free.any():
-            ranked = _zoom(problem, ranked, free, max(4, min(16, samples // 16)), rng)
-        part = _lowest(
-            ranked.points.reshape(len(conditions), -1, problem.width), ranked.values.reshape(len(conditions), -1)
-        )
-        found = part if found is None else _better(found, part)
-    assert found is not None
+    sets, n = _starts(problem, samples, rng), len(conditions)
+    most = _zoomed(samples, len(sets)) if free.any() else 1
+    # The best samples of each combination compete, so that one combination cannot take all places.
+    parts = [_best_of(problem, knobs, conditions, max(1, most // len(sets))) for knobs in sets]
+    points = np.concatenate([part.points.reshape(n, -1, problem.width) for part in parts], 1)
+    values = np.concatenate([part.values.reshape(n, -1) for part in parts], 1)
+    order = np.argsort(values, 1)[:, :most]  # NaN comes last
+    ranked = Optimum(
+        np.take_along_axis(points, order[..., None], 1).reshape(-1, problem.width),
+        np.take_along_axis(values, order, 1).reshape(-1),
+    )
+    if free.any():
+        ranked = _zoom(problem, ranked, free, _around(samples), rng)
+    found = _lowest(ranked.points.reshape(n, -1, problem.width), ranked.values.reshape(n, -1))
     if not free.all():
         found = _sweep(problem, _sweep(problem, found))
     if free.any() and not problem.noisy:
@@ -118,7 +150,7 @@ def _starts(problem: Problem, samples: int, rng: np.random.Generator) -> list[np
     """Knob columns [S, knob_width]: one set for each combination of discrete knobs, or one for all if those are many."""
     real = sum(isinstance(axis, Real) for axis in problem.knobs)
     sizes = [axis.size for axis in problem.knobs if not isinstance(axis, Real)]
-    count = max(2, min(samples, 1 << 14))
+    count = _share(samples, math.prod(sizes) if math.prod(sizes) <= _COMBINATIONS else 1)
     spread = qmc.Sobol(max(1, real), rng=rng).random_base2(math.ceil(math.log2(count))) if real else np.zeros((1, 0))
     blank = np.zeros((1, problem.width))
     if math.prod(sizes) > _COMBINATIONS:
