@@ -168,3 +168,14 @@ def test_over_real_sockets() -> None:
         await server.close()
 
     asyncio.run(main())
+
+
+def test_bytes_are_counted_as_they_travel() -> None:
+    hub = make_hub(SIZE)
+    made = DatagramHub(hub)
+    made.register("one", TOKEN)
+    up = sent()
+    down = [datagram for one in up for datagram, _ in made.receive(one, "here", 0.0)]
+    assert (hub.links("one").bytes_up, hub.links("one").bytes_down) == (sum(map(len, up)), sum(map(len, down)))
+    made.receive(up[0], "here", 0.0)
+    assert hub.links("one").bytes_up == sum(map(len, up)), "what is dropped does not count"

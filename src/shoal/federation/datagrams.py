@@ -170,6 +170,7 @@ class DatagramHub:
         ended = gathering.receive(datagram, now)
         if gathering.dropped == before:
             self._addresses[child] = address  # only if the key was right
+            self.hub.links(child).bytes_up += len(datagram)
         return [answer for one in ended for answer in self._apply(*known[:2], one, now)]
 
     def _readmit(self) -> None:
@@ -217,9 +218,7 @@ class DatagramHub:
             )
         )
         answer = list(slices(DOWN, child, key, one.sequence, hub.state.version, hub.state.weights))
-        links = hub.links(child)
-        links.bytes_up += int(one.there.sum()) * 4
-        links.bytes_down += sum(len(datagram) for datagram in answer)
+        hub.links(child).bytes_down += sum(len(datagram) for datagram in answer)
         return [(datagram, self._addresses[child]) for datagram in answer]
 
 
