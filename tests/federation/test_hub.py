@@ -275,6 +275,24 @@ def test_a_round_ends_by_the_clock() -> None:
     np.testing.assert_array_equal(hub.state.weights, np.ones(8))
 
 
+def test_the_last_round_ends_with_the_training() -> None:
+    for quorum, version in ((1, 1), (2, 0)):
+        hub = make_hub(rule="fedavg", quorum=quorum, grace=5.0)
+        one = connected(hub, "one")
+        connected(hub, "two")
+        exchange(one, np.ones(8))
+        hub.end(None, last_round=True)
+        assert hub.stop and hub.state.version == version, "if it has its quorum"
+    np.testing.assert_array_equal(one.hub.state.weights, np.linspace(-1, 1, 8, dtype=np.float32))
+    hub = make_hub(rule="fedavg", quorum=1, grace=5.0)
+    one = connected(hub, "one")
+    connected(hub, "two")
+    start = hub.state
+    exchange(one, np.ones(8))
+    hub.end(start, last_round=True)
+    assert hub.state.version == 1 and hub.state.weights is start.weights, "weights that reached the goal are kept"
+
+
 def test_a_status_fits_into_its_message_however_many_children_there_are() -> None:
     hub = make_hub()
     for number in range(400):

@@ -116,12 +116,12 @@ class Tokens:
         self.tokens = tuple(token._replace(revoked=True) if token in found else token for token in self.tokens)
         return len(found)
 
-    def share(self, secret: str) -> None:
-        """Make this the only secret that admits any child. If it was revoked, it stays revoked."""
+    def share(self, secret: str, child: str = ANY) -> None:
+        """Make this the only secret that admits this child, or any. If it was revoked, it stays revoked."""
         digest = _digest(secret)
-        if not any(hmac.compare_digest(token.digest, digest) for token in self.tokens):
-            self.revoke(ANY)
-            self.admit(secret)
+        if not any(token.child == child and hmac.compare_digest(token.digest, digest) for token in self.tokens):
+            self.revoke(child)
+            self.admit(secret, child)
 
     def check(self, secret: str, child: str) -> None:
         """Raise `Violation` unless the secret admits this child; for `ANY`, any valid secret does.

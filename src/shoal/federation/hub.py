@@ -6,6 +6,7 @@ checkpoints work on such a snapshot, so no child waits for another.
 
 from __future__ import annotations
 
+import math
 import secrets
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -105,6 +106,16 @@ class Hub:
         if self.stop:
             return
         self.state = state.tick(self.state, self.federation.rule, now)
+
+    def end(self, kept: State | None, *, last_round: bool) -> None:
+        """Apply no more pushes. The weights become those of the `kept` snapshot; otherwise `last_round` ends the open round."""
+        self.stop, now = True, self.state
+        if kept is not None:
+            self.state = now._replace(
+                version=now.version + 1, weights=kept.weights, normaliser=kept.normaliser, moments=kept.moments
+            )
+        elif last_round:  # nobody else will contribute to it
+            self.state = state.tick(now, self.federation.rule, math.inf)
 
     def checkpoint(self, snapshot: State | None = None) -> dict[str, np.ndarray]:
         """A snapshot, by default of now, as arrays. Call `stored` once they are safely written."""
