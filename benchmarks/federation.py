@@ -230,7 +230,7 @@ def main() -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, max(soft, 2 * chosen.children + 256)), hard))
     if chosen.what == "consistency":
-        print(json.dumps(measure_consistency(chosen.size, chosen.children, chosen.repeats, chosen.rounds), indent=1))
+        print(json.dumps(measure_consistency(chosen.size, chosen.children, chosen.repeats, chosen.rounds)))
         return
     process, pipe, url, echo_url, before = start_parent(chosen.size)
     try:
@@ -246,7 +246,7 @@ def main() -> None:
             "parent_cpu_s": round(cpu, 2),
             "pushes": pushes,
         }
-        print(json.dumps(found, indent=1))
+        print(json.dumps(found))
     finally:
         process.join(20)
         if process.is_alive():

@@ -13,6 +13,14 @@ from apart import apart_solve, lag, queue, windows
 from continuous import continuous_solve, td3_speed
 from dqn import dqn_solve, dqn_speed, replay_draw
 from dyna import dyna_cartpole
+from federation_goals import (
+    federation_child,
+    federation_crowd,
+    federation_datagrams,
+    federation_exchange,
+    federation_solve,
+    federation_speedup,
+)
 from generic import generic
 from hpc import mpi_queue, offload
 from inference import inference
@@ -150,4 +158,10 @@ MEASUREMENTS = {
     "dqn-workers": dqn_workers,
     "td3-speed": td3_speed,
     "continuous-solve": continuous_solve,
+    "federation-exchange": federation_exchange,
+    "federation-crowd": federation_crowd,
+    "federation-child": federation_child,
+    "federation-datagrams": federation_datagrams,
+    "federation-solve": federation_solve,
+    "federation-speedup": federation_speedup,
 }

@@ -14,10 +14,11 @@ from shoal.federation import state, wire
 from shoal.federation.addresses import Address
 from shoal.federation.courier import Courier
 from shoal.federation.guard import Guard, Limits, Tokens
-from shoal.federation.hub import Consistency, Federation, Hub, Session
+from shoal.federation.hub import Consistency, Federation, Hub
 from shoal.federation.protocol import ChildSide
 from shoal.federation.rules import RULES
 from shoal.federation.server import Server
+from shoal.federation.session import Session
 from shoal.federation.wire import Message
 
 TOKEN = "a token of the tests, long enough"

@@ -21,6 +21,8 @@ from shoal.experiment import resolve
 from shoal.federation import wire
 from shoal.federation.addresses import fingerprint_of
 from shoal.federation.settings import FederationConfig, told
+from shoal.federation.token_files import read_token
+from shoal.federation.wire import Violation
 
 
 def refused(words: list[str], capsys: pytest.CaptureFixture[str]) -> str:
@@ -53,6 +55,10 @@ def token(tmp_path: Path) -> str:
         (["parent", "CartPole-v1", "--cert", "c.pem"], "only --cert was given"),
         (["parent", "CartPole-v1", "--key", "k.pem"], "only --key was given"),
         (["parent", "CartPole-v1", "--children", "http://x"], "expected ws://HOST:PORT"),
+        (["parent", "CartPole-v1", "--child-tokens", "pi=T"], "--child-tokens has 1 files for 0 children"),
+        (["parent", "CartPole-v1", "--child-tokens", "pi"], "expected NAME=FILE"),
+        (["parent", "CartPole-v1", "--child-tokens", "pi=T,pi=U"], "a name of its own"),
+        (["parent", "CartPole-v1", "--child-tokens", "../pi=T"], "--child-tokens has '../pi': a name is 1 to 64"),
         (["parent", "CartPole-v1", "--every-updates", "-1"], "--every-updates is '-1'"),
         (["parent", "CartPole-v1", "--alfa", "1"], "unknown option --alfa. Did you mean '--alpha'"),
         (["parent", "CartPole-v1", "--sinks", "paper"], "unknown sink 'paper'"),
@@ -225,18 +231,22 @@ def test_tls_with_a_pinned_certificate(tmp_path: Path, capsys: pytest.CaptureFix
         assert ended.value.code == 0
 
 
-def test_a_child_that_listens(tmp_path: Path) -> None:
+@pytest.mark.parametrize("own", [False, True])
+def test_a_child_that_listens(tmp_path: Path, own: bool) -> None:
+    """With the shared token, and with one that admits only itself and that its parent presents to it."""
     port = free_port()
     url = f"ws://127.0.0.1:{port}"
     federation = FederationConfig(every_updates=1, eval_every=0, updates=3)
-    parent = parent_of(tmp_path / "parent", algo="a2c", federation=federation, children=[url])
+    tokens = {"pi": tmp_path / "its own"} if own else {}
+    parent = parent_of(tmp_path / "parent", algo="a2c", federation=federation, children=[url], child_tokens=tokens)
+    file = tokens.get("pi", parent.token_file)
     code: list[Any] = []
 
     def child() -> None:
-        words = ["join", "--listen", f"127.0.0.1:{port}", "--token-file", str(parent.token_file), "--quiet"]
-        own = [f"--{name.replace('_', '-')}={value}" for name, value in CHILD.items()]
+        words = ["join", "--listen", f"127.0.0.1:{port}", "--token-file", str(file), "--name", "pi", "--quiet"]
+        words += [f"--{name.replace('_', '-')}={value}" for name, value in CHILD.items()]
         try:
-            main([*words, "--out", str(tmp_path / "child"), *own])
+            main([*words, "--out", str(tmp_path / "child")])
         except SystemExit as ended:
             code.append(ended.code)
 
@@ -246,3 +256,9 @@ def test_a_child_that_listens(tmp_path: Path) -> None:
         summary = parent.run()
         thread.join(60)
     assert summary["updates"] == 3 and summary["children"] == 1 and code == [0]
+    secret = read_token(file)
+    assert secret != read_token(parent.token_file) or not own
+    parent.hub.guard.tokens.check(secret, "pi")
+    if own:
+        with pytest.raises(Violation, match="no valid token"):
+            parent.hub.guard.tokens.check(secret, "another")

@@ -32,8 +32,10 @@ SIZE = 3 * SLICE + 17
 VECTOR = np.random.default_rng(0).normal(size=SIZE).astype(np.float32)
 
 
-def sent(sequence: int = 1, vector: np.ndarray = VECTOR, base: int = 0, direction: int = UP) -> list[bytes]:
-    return list(slices(direction, "one", KEY, sequence, base, vector, 7, 2))
+def sent(
+    sequence: int = 1, vector: np.ndarray = VECTOR, base: int = 0, direction: int = UP, took: float | None = None
+) -> list[bytes]:
+    return list(slices(direction, "one", KEY, sequence, base, vector, 7, 2, took))
 
 
 def gathering() -> Gathering:
@@ -55,7 +57,7 @@ def test_a_datagram_fits_into_an_ethernet_frame() -> None:
 
 def test_forged_repeated_and_older_slices_are_dropped() -> None:
     made, good = gathering(), sent()
-    forged = good[0][:50] + b"\x00" + good[0][51:]
+    forged = good[0][:50] + bytes([good[0][50] ^ 1]) + good[0][51:]
     other_key = next(slices(UP, "one", key_of(TOKEN, "two"), 1, 0, VECTOR))
     wrong = [
         forged,
@@ -168,3 +170,26 @@ def test_over_real_sockets() -> None:
         await server.close()
 
     asyncio.run(main())
+
+
+def test_bytes_are_counted_as_they_travel() -> None:
+    hub = make_hub(SIZE)
+    made = DatagramHub(hub)
+    made.register("one", TOKEN)
+    up = sent()
+    down = [datagram for one in up for datagram, _ in made.receive(one, "here", 0.0)]
+    assert (hub.links("one").bytes_up, hub.links("one").bytes_down) == (sum(map(len, up)), sum(map(len, down)))
+    made.receive(up[0], "here", 0.0)
+    assert hub.links("one").bytes_up == sum(map(len, up)), "what is dropped does not count"
+
+
+def test_the_parent_learns_how_long_exchanges_take() -> None:
+    hub = make_hub(SIZE)
+    took: list[float | None] = []
+    hub.heard = lambda push: took.append(push.took)
+    made = DatagramHub(hub)
+    made.register("one", TOKEN)
+    for sequence, milliseconds in enumerate((None, 1.5, float("nan"), -1.0), start=1):
+        for datagram in sent(sequence, took=milliseconds):
+            made.receive(datagram, "here", 0.0)
+    assert took == [None, 1.5, None, None]

@@ -219,6 +219,46 @@ def test_a_parent_that_lost_observations_adds_none() -> None:
     assert link.given[1].normaliser.samples == 0
 
 
+def test_observations_count_once_where_the_weights_are_not_adopted() -> None:
+    """In a round that goes on, the parent has the observations of the push, and its weights are the old ones."""
+    generator = np.random.default_rng(0)
+    mine, more, others = sample(generator, 100), sample(generator, 50), sample(generator, 400)
+    link = FakeLink(beta=1.0, adopts="newer", normaliser=2)
+    nothing = Counts(0.0, np.zeros(2), np.zeros(2))
+    drive = driver(link, normaliser=nothing, obs=moments_of(nothing))
+    drive(report(1, [1, 1], obs=moments_of(mine)))
+    link.answers.append(answer(0, [0, 0], normaliser=merge(mine, others)))
+    reply = drive(report(2, [1, 1], obs=moments_of(merge(mine, more))))
+    assert reply.weights is None and float(reply.statistics.count) == 400
+    assert link.given[1].normaliser.samples == 50
+
+
+@pytest.mark.parametrize("others", [0, 30, 5000])
+def test_statistics_stay_true_after_a_restart_of_the_parent(others: int) -> None:
+    """The parent has lost some, and others have added as many or more: what both had once cannot be told from what is new."""
+    generator = np.random.default_rng(0)
+    link = FakeLink(beta=0.0, normaliser=2)
+    saved, lost, mine = sample(generator, 20_000), sample(generator, 30), sample(generator, 100)
+    drive = driver(link, normaliser=merge(saved, lost), obs=moments_of(merge(saved, lost)))
+    now = merge(merge(saved, lost), mine)
+    drive(report(1, [1, 1], obs=moments_of(now)))
+    parent = merge(saved, mine)
+    for version in range(2, 6):
+        if others:
+            parent = merge(parent, sample(generator, others))
+        link.answers.append(answer((1 << 20) + version, [1, 1], normaliser=parent))
+        reply = drive(report(version, [1, 1], obs=moments_of(now)))
+        if reply is not None:
+            added = Counts(*(np.asarray(part, np.float64) for part in reply.statistics))
+            now = merge(now, added)
+        parent = merge(parent, link.given[-1].normaliser)
+    for counts in (now, parent):
+        np.testing.assert_allclose(counts.mean, [3.0, 3.0], atol=0.1)
+        np.testing.assert_allclose(np.sqrt(counts.m2 / counts.samples), [2.0, 2.0], atol=0.05)
+    assert parent.samples == 20_100 + 4 * others, "each observation since then counts once"
+    assert now.samples == 20_130 + 3 * others
+
+
 def test_moments_travel_where_they_are_asked_to_and_squares_stay_positive() -> None:
     link = FakeLink(beta=1.0)
     drive = driver(link, moments=True)

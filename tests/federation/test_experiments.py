@@ -10,7 +10,9 @@ from typing import Any
 import pytest
 
 from shoal.federation import experiments
+from shoal.observe.comparison import cells
 from shoal.observe.comparison_figures import draw
+from shoal.studies.reproduce import experiments_folder, read_reference, read_spec
 
 Started = list[tuple[list[str], dict[str, Any]]]
 
@@ -29,6 +31,7 @@ def started(monkeypatch: pytest.MonkeyPatch) -> Started:
         returns = [score, score + 1, score + 4]
         (out / "evaluation.json").write_text(json.dumps({"sampled": {"returns": returns, "greedy": False}}))
         lines = [{"step": s, "episode/return": score, "speed/env_steps": s, "speed/updates": s} for s in (1, 2)]
+        lines += [{"step": s, "eval/return": score + s, "eval/updates": s} for s in (1, 3)]
         (out / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
         return out
 
@@ -86,3 +89,26 @@ def test_two_children_of_which_one_is_slower_beside_one_machine(started: Started
     assert started[1][1]["slow"] in ([1, 2], (1, 2)) and "slow" not in started[0][1]
     assert [row["keys"]["way"] for row in found["rows"]] == ["Genkidama alpha 0.9 beta 0", "A3C 4 cores"]
     assert [figure["kind"] for figure in found["figures"]] == ["curves", "boxes", "density"]
+
+
+def test_learning_paths_stand_beside_the_published_ones(started: Started, tmp_path: Path) -> None:
+    spec = read_spec(experiments_folder() / "genkidama-alpha-beta")
+    size = {**spec["all"], **spec["full"], "updates": 40, "seeds": 2}
+    found = experiments.blend(size, tmp_path, quiet)
+    paths = [row for row in found["rows"] if "path" in row["keys"]]
+    assert len(started) == 9 * 2 and len(paths) == 3 * 20
+    first = paths[0]
+    assert first["keys"] == {"path": "alpha 0.1 after 100", "alpha": "0.1"}
+    assert first["values"]["beta 0"] == [10.0 + 2, 100.0 + 2], (
+        "after 2 of 40 updates, between evaluations after 1 and 3"
+    )
+    reference = read_reference(experiments_folder() / "genkidama-alpha-beta" / "reference.csv")
+    for row in paths:
+        number = int(row["keys"]["path"].rpartition(" ")[2]) // 100 - 1
+        for beta in ("beta 0", "beta 0.5", "beta 0.9"):
+            published = spec["all"]["published"][f"alpha {row['keys']['alpha']} {beta}"][number]
+            assert reference[row["keys"]["path"]][beta] == published
+    document = {"rows": found["rows"], "reference": reference}
+    tables = [table for table in spec["tables"] if table["key"] == "path"]
+    lines = [line for table in tables for line in cells(document, table)]
+    assert len(lines) == 60 and all(cell.ours != "-" and cell.published for line in lines for cell in line)

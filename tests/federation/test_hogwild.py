@@ -16,10 +16,11 @@ from shoal.core.errors import BadInput
 from shoal.federation import wire
 from shoal.federation.courier import Exchanged, Update
 from shoal.federation.hogwild import Job
-from shoal.federation.hub import Answer, Hub
+from shoal.federation.hub import Hub
 from shoal.federation.link import Link
 from shoal.federation.rules import RULES
 from shoal.federation.rules.rule import COLUMNS, Contribution, InPlace
+from shoal.federation.session import Answer
 from shoal.federation.settings import FederationConfig
 
 IN_PLACE = ["alpha_beta", "staleness"]

@@ -138,6 +138,8 @@ def test_pushes_that_do_not_fit_are_refused(header: dict[str, object], reason: s
         (Counts(1e12, np.zeros(2), np.zeros(2)), "magnitude"),
         (Counts(1.0, np.full(2, np.nan), np.zeros(2)), "non-finite"),
         (Counts(-1.0, np.zeros(2), np.zeros(2)), "non-finite"),
+        (Counts(4.0, np.full(2, 1e200), np.zeros(2)), "magnitude"),
+        (Counts(4.0, np.zeros(2), np.full(2, 1e60)), "magnitude"),
     ],
 )
 def test_impossible_normalisers_are_refused(counts: Counts, reason: str) -> None:
@@ -146,6 +148,19 @@ def test_impossible_normalisers_are_refused(counts: Counts, reason: str) -> None
     answer = made.request(*made.courier.push(Update(np.ones(8, np.float32), 0, normaliser=counts)))
     assert answer is not None and answer.header.reason == reason
     assert hub.state.pushes == 0
+
+
+@pytest.mark.parametrize("name", ["mu", "nu"])
+def test_moments_that_would_drown_all_others_are_refused(name: str) -> None:
+    moments = {"mu": np.zeros(8), "nu": np.zeros(8)}
+    hub = make_hub(start=state.start(np.ones(8), moments=moments, squares=frozenset({"nu"})))
+    made = connected(hub)
+    first = {"mu": np.full(8, -300.0, np.float32), "nu": np.full(8, 9e4, np.float32)}  # large gradients are no offence
+    assert exchange(made, np.ones(8), moments=first).applied
+    huge = first | {name: np.full(8, 1e12, np.float32)}
+    answer = made.request(*made.courier.push(Update(np.ones(8, np.float32), 1, moments=huge)))
+    assert answer is not None and answer.header.reason == "magnitude" and name in answer.header.message
+    assert hub.state.pushes == 1
 
 
 def test_normalisers_come_back_merged() -> None:
@@ -224,6 +239,21 @@ def test_a_watcher_sees_the_status_and_is_no_child() -> None:
     assert hub.state.present == 1
 
 
+def test_a_watcher_collects_no_strikes_for_the_child_that_it_names() -> None:
+    """Any child's token is enough to watch, under any name."""
+    hub = make_hub(limits=Limits(strikes=1))
+    mallory = hub.guard.tokens.issue("mallory")
+    for _ in range(3):
+        session = hub.session()
+        session.feed(to_bytes(wire.Hello(child="one", token=mallory, watches=True)))
+        session.finish(0.0)
+        answer = session.feed(to_bytes(wire.Pull()))
+        assert answer is not None and answer.close
+        session.closed_by_peer()
+    assert hub.guard.refused["order"] == 3
+    assert isinstance(Wire(hub, make_courier("one")).join().header, wire.Welcome)
+
+
 def test_answers_tell_children_to_stop() -> None:
     hub = make_hub()
     made = connected(hub)
@@ -243,6 +273,24 @@ def test_a_round_ends_by_the_clock() -> None:
     hub.tick(5.0)
     assert hub.state.version == 1
     np.testing.assert_array_equal(hub.state.weights, np.ones(8))
+
+
+def test_the_last_round_ends_with_the_training() -> None:
+    for quorum, version in ((1, 1), (2, 0)):
+        hub = make_hub(rule="fedavg", quorum=quorum, grace=5.0)
+        one = connected(hub, "one")
+        connected(hub, "two")
+        exchange(one, np.ones(8))
+        hub.end(None, last_round=True)
+        assert hub.stop and hub.state.version == version, "if it has its quorum"
+    np.testing.assert_array_equal(one.hub.state.weights, np.linspace(-1, 1, 8, dtype=np.float32))
+    hub = make_hub(rule="fedavg", quorum=1, grace=5.0)
+    one = connected(hub, "one")
+    connected(hub, "two")
+    start = hub.state
+    exchange(one, np.ones(8))
+    hub.end(start, last_round=True)
+    assert hub.state.version == 1 and hub.state.weights is start.weights, "weights that reached the goal are kept"
 
 
 def test_a_status_fits_into_its_message_however_many_children_there_are() -> None:

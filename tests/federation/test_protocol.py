@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -113,6 +114,19 @@ def test_a_child_checks_the_lengths_of_an_answer() -> None:
     side.sends(wire.Pull())
     with pytest.raises(Violation, match="weights of 5 values"):
         side.feed(to_bytes(wire.Pulled(version=1, parts=(weights(5),))))
+
+
+def test_a_child_allocates_no_answer_of_any_size() -> None:
+    """A welcome may announce any size; a message has at most a gigabyte."""
+    side, size = ChildSide(), 2**40
+    side.sends(wire.Hello(child="one", token=TOKEN))
+    side.feed(to_bytes(msgspec.structs.replace(WELCOME, size=size)))
+    side.finish()
+    side.sends(wire.Pull())
+    part = Part(name="weights", encoding="float32", size=size, bytes=4 * size)
+    with pytest.raises(Violation) as refused:
+        side.feed(to_bytes(wire.Pulled(version=1, parts=(part,))))
+    assert refused.value.reason == "too-large"
 
 
 def test_a_child_that_listens_wants_the_token_first() -> None:

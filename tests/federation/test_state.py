@@ -72,6 +72,21 @@ def test_contributions_by_steps() -> None:
     np.testing.assert_allclose(now.weights, np.full(4, (shares[0] * 1.0 + shares[1] * 5.0) / sum(shares)), rtol=1e-6)
 
 
+def test_a_round_waits_for_the_connected_children_and_not_for_as_many() -> None:
+    """A child that pushed and left does not stand for one that is there and has not pushed."""
+    rule = RULES["fedavg"](quorum=1, grace=100.0)
+    now = started()
+    for name in ("one", "two", "three"):
+        now = state.joined(now, name)
+    now, _ = state.apply(now, rule, push(1, 1.0), 0.0)
+    now = state.left(now, "one")
+    now, _ = state.apply(now, rule, push(1, 3.0, child="two"), 0.0)
+    assert now.version == 0, "three has not pushed"
+    now, _ = state.apply(now, rule, push(1, 5.0, child="three"), 0.0)
+    assert now.version == 1
+    np.testing.assert_array_equal(now.weights, np.full(4, 3.0))
+
+
 def restarted(before: State) -> State:
     """As a parent does: restore, store the restored one, go on."""
     back = state.from_arrays(state.to_arrays(before))

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
+import jax
 import numpy as np
 import pytest
+from families import A2C, DQN, ENVS, PPO, RUN
 
 from shoal.core.blueprint import named_leaves
 from shoal.experiment import resolve
 from shoal.federation.vectors import StateVectors
-from shoal.launch.compose import make_blueprint
+from shoal.launch.compose import initial_state, make_blueprint, state_shapes
 
 REPLAY = {"batch_size": 8, "warmup": 8, "capacity": 64}
 
@@ -23,3 +25,31 @@ def test_targets_are_the_weights_that_came(algo: str, env: str) -> None:
     state = vectors.state(np.full(vectors.layout.size, 7.0, np.float32), None, {})
     targets = {name: leaf for name, leaf in named_leaves(state).items() if name.startswith("extra/target/")}
     assert targets and all((np.asarray(leaf) == 7.0).all() for leaf in targets.values())
+
+
+@pytest.mark.parametrize("algo", [A2C, PPO, DQN])
+def test_a_child_computes_no_weights_that_its_parent_sends(algo: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Everything else of its state is as in a new run, bit for bit. The function that it compiles has no orthogonal weights."""
+    plain = {name: value for name, value in RUN.items() if name != "quiet"}
+    plan = resolve("CartPole-v1", {**plain, "algo": algo, "steps": 100, "actors": 1, "envs": ENVS})
+    whole = named_leaves(initial_state(plan))
+    vectors = StateVectors(state_shapes(plan))
+    sent = np.linspace(-1, 1, vectors.layout.size, dtype=np.float32)
+    programs: list[str] = []
+    real = jax.jit
+
+    def watched(function: Any, **settings: Any) -> Any:
+        made = real(function, **settings)
+        if function.__name__ == "missing":
+            programs.append(made.lower().as_text())
+        return made
+
+    monkeypatch.setattr(jax, "jit", watched)
+    began = named_leaves(make_blueprint(plan, None, vectors.leaves(sent, None, {})).initial_state())
+    assert len(programs) == 1 and "qr" not in programs[0] and "geqrf" not in programs[0]
+    assert began.keys() == whole.keys()
+    for name, leaf in began.items():
+        if name.startswith(("params/", "extra/target/")):
+            continue
+        assert leaf.dtype == whole[name].dtype and leaf.tobytes() == whole[name].tobytes(), name
+    np.testing.assert_array_equal(np.concatenate([began[f"params/{n}"].reshape(-1) for n in vectors._names]), sent)

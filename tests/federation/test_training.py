@@ -14,6 +14,7 @@ from shoal import launch
 from shoal.core.errors import BadInput
 from shoal.experiment import resolve
 from shoal.federation import Parent
+from shoal.federation.hub import Hub
 from shoal.federation.ledger import updates_of
 from shoal.federation.settings import FederationConfig
 
@@ -57,6 +58,36 @@ def test_two_children_train_one_agent(tmp_path: Path) -> None:
     assert state.normaliser is not None
     counted = sum(child.steps - child.episodes for child in state.children.values())
     assert state.normaliser.samples == pytest.approx(counted, abs=2 * ENVS * len(state.children))
+
+
+def test_observations_count_once_in_rounds(tmp_path: Path) -> None:
+    """Most pushes of a round are answered with the old weights; the parent has their observations nevertheless."""
+    federation = FederationConfig(rule="fedavg", every_updates=1, eval_every=0, expect=2)
+    rule = {"quorum": 2, "grace": 0.5}
+    family = train(tmp_path, {"one": {}, "two": {}}, algo=PPO, steps=20 * STEPS, federation=federation, rule=rule)
+    state = family.parent.hub.state
+    assert state.normaliser is not None and state.pushes > updates_of(state)
+    counted = sum(child.steps - child.episodes for child in state.children.values())
+    assert state.normaliser.samples == pytest.approx(counted, abs=2 * ENVS * len(state.children))
+
+
+def test_a_checkpoint_is_of_one_moment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A push that is applied while the checkpoint is written belongs to none of its arrays."""
+    with parent_of(tmp_path / "parent", algo=A2C, steps=STEPS) as parent:
+        hub, made = parent.hub, Hub.checkpoint
+        before = hub.state
+
+        def busy(self: Hub, *snapshot: Any) -> dict[str, np.ndarray]:
+            arrays = made(self, *snapshot)
+            hub.state = before._replace(weights=before.weights + 1, steps=7)
+            return arrays
+
+        monkeypatch.setattr(Hub, "checkpoint", busy)
+        assert parent.folder.save(hub, parent.ledger, 0.0)
+        loaded = parent.folder._loaded()
+    assert loaded.step == 0 and loaded.meta["env_steps"] == 0
+    first = next(array for name, array in loaded.arrays.items() if name.startswith("state/params/") and array.ndim == 2)
+    assert np.isin(first, loaded.arrays["federation/weights"]).all()
 
 
 def test_a_parents_folder_is_one_of_a_run(tmp_path: Path) -> None:

@@ -103,15 +103,20 @@ def _revoke(parsed: Words, folder: Path) -> int:
 
 
 def _child(parsed: Words) -> str:
+    if "child" not in parsed.options:
+        raise BadInput("--child is missing: the name of the child that the token admits")
+    return checked_name("--child", parsed.options["child"])
+
+
+def checked_name(flag: str, name: str) -> str:
+    """The name of a child, as the protocol allows it. `BadInput` otherwise."""
     import msgspec
 
     from shoal.federation.wire import Name
 
     try:
-        return msgspec.convert(parsed.options["child"], Name)
-    except KeyError:
-        raise BadInput("--child is missing: the name of the child that the token admits") from None
+        return msgspec.convert(name, Name)
     except msgspec.ValidationError:
         raise BadInput(
-            f"--child is {parsed.options['child']!r}: 1 to 64 of A-Z a-z 0-9 _ . - that begin with a letter or digit"
+            f"{flag} has {name!r}: a name is 1 to 64 of A-Z a-z 0-9 _ . - and begins with a letter or digit"
         ) from None

@@ -11,7 +11,7 @@ from shoal.cli.flags import split
 from shoal.core.errors import BadInput
 
 SWITCHES = ("quiet", "json", "no-report", "help")
-OWN = ("out", "resume", "bind", "cert", "key", "token-file", "children", "pin", "config")
+OWN = ("out", "resume", "bind", "cert", "key", "token-file", "children", "pin", "child-tokens", "config")
 BIND = "127.0.0.1:7777"
 
 USAGE = """usage: shoal parent ENV [--algo NAME] [--rule NAME] [--alpha A] [--beta B] [--bind HOST:PORT] [--FIELD VALUE ...]
@@ -26,6 +26,8 @@ children receive the settings of `shoal train` that describe the run: algorithm,
   --token-file T      file with the token that children must present; by default a new one, RUN/token
   --children URLS     dial these listening children (shoal join --listen) instead of listening
   --pin FP,FP         fingerprints of their certificates, in the same order
+  --child-tokens NAME=T,NAME=T
+                      names and token files of their own, in the same order; the others use the shared token
   --out FOLDER        the run folder; by default runs/<env>-<algo>-parent-<time>
   --resume RUN        continue a parent's run
   --config FILE       settings of the run from a .toml or .json file; flags win over it
@@ -55,6 +57,7 @@ def run(words: list[str]) -> int:
     pins = [pin for pin in own.get("pin", "").split(",") if pin]
     for number, url in enumerate(children):
         client_tls(check_url(url), pins[number] if number < len(pins) else "")
+    tokens = child_tokens(own.get("child-tokens", ""), len(children))
     settings, env = settings_of(sorted_.settings, own, parsed.positional)
     with Parent(
         env,
@@ -66,6 +69,7 @@ def run(words: list[str]) -> int:
         token_file=own.get("token-file"),
         children=children,
         pins=pins,
+        child_tokens=tokens,
         quiet=quiet,
         **given,
         **settings,
@@ -76,6 +80,23 @@ def run(words: list[str]) -> int:
     write_report(summary["run"], wanted="no-report" not in parsed.switches and not summary["stopped"])
     finished(summary, quiet=quiet, json="json" in parsed.switches)
     return 0
+
+
+def child_tokens(text: str, children: int) -> dict[str, str]:
+    """Token files by the names of listening children, in order. `BadInput` if there are more than children."""
+    from shoal.cli.federation_tokens import checked_name
+
+    found: dict[str, str] = {}
+    for word in text.split(",") if text else []:
+        name, equals, file = word.partition("=")
+        if not equals or not file or checked_name("--child-tokens", name) in found:
+            raise BadInput(
+                f"--child-tokens is {text!r}: expected NAME=FILE,NAME=FILE with a name of its own for each child"
+            )
+        found[name] = file
+    if len(found) > children:
+        raise BadInput(f"--child-tokens has {len(found)} files for {children} children; it belongs to --children")
+    return found
 
 
 def settings_of(flags: dict[str, Any], own: dict[str, str], positional: list[str]) -> tuple[dict[str, Any], Any]:

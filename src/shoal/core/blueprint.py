@@ -139,8 +139,16 @@ class Blueprint:
 
     @cached_property
     def _initial_state(self) -> LearnerState:
-        state: LearnerState = self._fresh()
-        return LearnerState(*restore_leaves(state, {**named_leaves(state), **self.state})) if self.state else state
+        if not self.state:
+            return LearnerState(*self._fresh())
+        known = self.state
+
+        def missing() -> dict[str, Any]:
+            leaves = {_path(path): leaf for path, leaf in jax.tree.leaves_with_path(self._init())}
+            return {name: leaf for name, leaf in leaves.items() if name not in known}
+
+        # Initial weights that `state` replaces are not even compiled, which saves time and memory.
+        return LearnerState(*restore_leaves(self.state_shapes, {**jax.device_get(jax.jit(missing)()), **known}))
 
 
 def restore_leaves(tree: Any, arrays: Mapping[str, np.ndarray]) -> Any:
@@ -148,7 +156,7 @@ def restore_leaves(tree: Any, arrays: Mapping[str, np.ndarray]) -> Any:
     leaves, treedef = jax.tree.flatten_with_path(tree)
     restored = []
     for path, leaf in leaves:
-        name = jax.tree_util.keystr(path, simple=True, separator="/")
+        name = _path(path)
         found = arrays.get(name)
         if found is None or found.shape != leaf.shape:
             raise ValueError(f"{name!r} should have shape {leaf.shape}, not {None if found is None else found.shape}")
@@ -158,7 +166,8 @@ def restore_leaves(tree: Any, arrays: Mapping[str, np.ndarray]) -> Any:
 
 def named_leaves(tree: Any) -> dict[str, np.ndarray]:
     """Every leaf by its path, as a checkpoint stores it."""
-    return {
-        jax.tree_util.keystr(path, simple=True, separator="/"): np.asarray(leaf)
-        for path, leaf in jax.tree.leaves_with_path(tree)
-    }
+    return {_path(path): np.asarray(leaf) for path, leaf in jax.tree.leaves_with_path(tree)}
+
+
+def _path(path: Any) -> str:
+    return jax.tree_util.keystr(path, simple=True, separator="/")

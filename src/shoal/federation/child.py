@@ -24,7 +24,7 @@ from shoal.federation.driver import ExchangeDriver
 from shoal.federation.link import Link
 from shoal.federation.settings import ExchangeConfig, understood
 from shoal.federation.vectors import StateVectors
-from shoal.launch.compose import initial_state
+from shoal.launch.compose import state_shapes
 from shoal.process.device import settle_process
 from shoal.run.folder import RunFolder
 
@@ -123,7 +123,7 @@ def _train(
     welcome = courier.welcome
     assert welcome is not None
     settle_process()
-    vectors = StateVectors(initial_state(plan), moments=bool(welcome.moments))
+    vectors = StateVectors(state_shapes(plan), moments=bool(welcome.moments))
     check_same(welcome, vectors, plan)
     courier.architecture, link.datagrams = vectors.architecture, exchange.transport == "udp"
     if link.datagrams and not url:

@@ -23,11 +23,10 @@ from shoal.core.errors import BadInput, ShoalError
 from shoal.federation import sockets, wire
 from shoal.federation.addresses import Address, check_bind, check_pin, check_url, client_tls
 from shoal.federation.courier import Courier, Exchanged, Update
-from shoal.federation.protocol import ChildSide
+from shoal.federation.protocol import LONGEST, ChildSide
 from shoal.federation.timeouts import AdaptiveTimeout
 from shoal.federation.wire import Buffer, Message, Violation
 
-LONGEST = 2**30  # bytes of a message before the welcome has announced the sizes
 GREETING = 10.0  # seconds for the connection, the hello and the welcome
 
 

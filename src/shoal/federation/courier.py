@@ -6,6 +6,7 @@ applied last: either the unconfirmed one was, and only its answer got lost, or i
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Mapping
 from typing import NamedTuple
 
@@ -67,7 +68,8 @@ class Courier:
     ) -> None:
         self.child, self.architecture, self.run, self.encoding = child, architecture, run, encoding
         self.welcome: wire.Welcome | None = None
-        self._token, self._zstd, self._watches = token, zstd, watches
+        self.token, self._zstd, self._watches = token, zstd, watches
+        self._life, self._attempt = secrets.token_hex(8), 0
         self._sequence = 0  # of the last push
         self._open: _Open | None = None
         self._up: Mirror | None = None
@@ -81,15 +83,18 @@ class Courier:
         return self._open is not None
 
     def hello(self) -> wire.Hello:
-        """The first message of every connection."""
+        """The first message of a new connection."""
+        self._attempt += 1
         return wire.Hello(
             child=self.child,
-            token=self._token,
+            token=self.token,
             architecture=self.architecture,
             run=self.run,
             encoding=self.encoding,
             zstd=self._zstd and HAS_ZSTD,
             watches=self._watches,
+            life=self._life,
+            attempt=self._attempt,
         )
 
     def welcomed(self, welcome: wire.Welcome) -> None:

@@ -10,7 +10,8 @@
     32      4      offset of the first value, a multiple of 320
     36      4      steps since the push before
     40      4      episodes since the push before
-    44      4 n    float32 values: n = 320, fewer in the last slice
+    44      4      float32: milliseconds of the exchange before, 0 if unknown
+    48      4 n    float32 values: n = 320, fewer in the last slice
     ...     16     first bytes of the HMAC-SHA256 of all preceding bytes
 
 A child joins over WebSocket, which proves its token; the key of its datagrams derives from that token. Where slices of a push
@@ -22,6 +23,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import hmac
+import math
 import struct
 import time
 from collections.abc import Callable, Iterator
@@ -39,7 +41,7 @@ from shoal.federation.timeouts import AdaptiveTimeout, Patience
 from shoal.federation.wire import Violation
 
 MAGIC, UP, DOWN = b"SHU", 1, 2
-HEAD = struct.Struct("<3sB8sQQIIII")
+HEAD = struct.Struct("<3sB8sQQIIIIf")
 TAG = 16
 SLICE = 320  # values; a datagram then fits into an Ethernet frame
 SETTLE = 0.05  # seconds to wait for further slices of a push after the last one
@@ -53,6 +55,7 @@ class Gathered(NamedTuple):
     version: int
     steps: int
     episodes: int
+    took: float | None  # milliseconds of the exchange before
     values: np.ndarray  # [P] float32, 0 where nothing arrived
     there: np.ndarray  # [P] bool
 
@@ -76,11 +79,13 @@ def slices(
     vector: np.ndarray,
     steps: int = 0,
     episodes: int = 0,
+    took: float | None = None,
 ) -> Iterator[bytes]:
     """The datagrams of a vector."""
     values = np.ascontiguousarray(vector, "<f4")
+    whole, counts = (MAGIC, direction, name_of(child), sequence, version, len(values)), (steps, episodes, took or 0.0)
     for offset in range(0, len(values), SLICE):
-        head = HEAD.pack(MAGIC, direction, name_of(child), sequence, version, len(values), offset, steps, episodes)
+        head = HEAD.pack(*whole, offset, *counts)
         body = head + values[offset : offset + SLICE].tobytes()
         yield body + hmac.digest(key, body, "sha256")[:TAG]
 
@@ -100,7 +105,7 @@ class Gathering:
         body, tag = datagram[:-TAG], datagram[-TAG:]
         if len(body) <= HEAD.size or not hmac.compare_digest(hmac.digest(self._key, body, "sha256")[:TAG], tag):
             return self._drop()
-        magic, direction, name, sequence, version, size, offset, steps, episodes = HEAD.unpack_from(body)
+        magic, direction, name, sequence, version, size, offset, steps, episodes, took = HEAD.unpack_from(body)
         count = min(SLICE, self._size - offset)
         right = (magic, direction, name, size) == (MAGIC, self._direction, self._name, self._size)
         if not right or offset % SLICE or count <= 0 or len(body) != HEAD.size + 4 * count or sequence <= self._after:
@@ -112,7 +117,8 @@ class Gathering:
             ended += self.flush()
         if self._now is None:
             values, there = np.zeros(self._size, np.float32), np.zeros(self._size, bool)
-            self._now = Gathered(sequence, version, steps, episodes, values, there)
+            known = took if 0.0 < took < math.inf else None
+            self._now = Gathered(sequence, version, steps, episodes, known, values, there)
         if self._now.there[offset]:
             return ended + self._drop()
         self._now.values[offset : offset + count] = np.frombuffer(body, "<f4", count, HEAD.size)
@@ -170,6 +176,7 @@ class DatagramHub:
         ended = gathering.receive(datagram, now)
         if gathering.dropped == before:
             self._addresses[child] = address  # only if the key was right
+            self.hub.links(child).bytes_up += len(datagram)
         return [answer for one in ended for answer in self._apply(*known[:2], one, now)]
 
     def _readmit(self) -> None:
@@ -214,12 +221,11 @@ class DatagramHub:
                 architecture=hub.federation.architecture,
                 episodes=one.episodes,
                 steps=one.steps,
+                took=one.took,
             )
         )
         answer = list(slices(DOWN, child, key, one.sequence, hub.state.version, hub.state.weights))
-        links = hub.links(child)
-        links.bytes_up += int(one.there.sum()) * 4
-        links.bytes_down += sum(len(datagram) for datagram in answer)
+        hub.links(child).bytes_down += sum(len(datagram) for datagram in answer)
         return [(datagram, self._addresses[child]) for datagram in answer]
 
 
@@ -315,7 +321,15 @@ class DatagramClient(asyncio.DatagramProtocol):
         self._sequence += 1
         self._answer, began = loop.create_future(), loop.time()
         for datagram in slices(
-            UP, self._child, self._key, self._sequence, update.base, update.vector, update.steps, update.episodes
+            UP,
+            self._child,
+            self._key,
+            self._sequence,
+            update.base,
+            update.vector,
+            update.steps,
+            update.episodes,
+            update.took,
         ):
             self._transport.sendto(datagram)
         try:

@@ -20,8 +20,9 @@ from shoal.federation.adoption import adopt, adopts_now, contribution
 from shoal.federation.client import Refusal
 from shoal.federation.courier import Exchanged, Update
 from shoal.federation.link import FINAL, Link
-from shoal.federation.normaliser import Counts, difference, merge
+from shoal.federation.normaliser import Counts, difference, empty, merge
 from shoal.federation.settings import ExchangeConfig
+from shoal.federation.state import RESERVED
 from shoal.federation.vectors import StateVectors
 
 RETURNS = 256  # at most this many returns are sent with a push
@@ -41,7 +42,7 @@ class _Given(NamedTuple):
     """An exchange that is under way."""
 
     now: Now
-    counts: Counts | None  # what the parent knows of the observations once it has applied the push
+    counts: Counts | None  # the parent's statistics once it has applied the push
     steps: int
     returns: tuple[float, ...]
     episodes: int
@@ -64,7 +65,9 @@ class ExchangeDriver:
         self._link, self._vectors, self._exchange, self._say = link, vectors, exchange, say
         self._welcome = link.courier.welcome
         self._base, self._start = begun.version, begun.weights  # what the next change is measured from
-        self._known = begun.normaliser  # observations that the parent knows of
+        self._theirs = self._mine = (
+            begun.normaliser
+        )  # the parent's statistics in its last answer, and this child's then
         self._given: _Given | None = None
         self._refused = False
         self._steps = self._counted = self._episodes = 0  # since the last push; of the run, already counted; episodes
@@ -114,8 +117,8 @@ class ExchangeDriver:
         )
 
     def _give(self, now: Now, version: int) -> None:
-        up, after = _unknown(now.counts, self._known)
-        self._given = _Given(now, after, self._steps, tuple(self._returns), self._episodes)
+        up, theirs = _unknown(now.counts, self._mine, self._theirs)
+        self._given = _Given(now, theirs, self._steps, tuple(self._returns), self._episodes)
         took = self._link.milliseconds[-1] if self._link.milliseconds else None
         self._link.give(
             Update(
@@ -169,6 +172,8 @@ class ExchangeDriver:
         given, self._given = self._given, None
         assert given is not None
         pushed = given.now
+        # Also where the weights are not adopted: the parent has counted the observations of the push.
+        now = now._replace(counts=self._with_others(now.counts, given, got))
         if got.weights is None or not adopts_now(self._welcome.adopts, got.version, self._base):
             self._start = pushed.weights  # the parent has the change up to here
             return now
@@ -186,17 +191,21 @@ class ExchangeDriver:
             for name, vector in got.moments.items()
             if name in now.moments
         }
-        return Now(weights, self._with_others(now.counts, given.counts, got.normaliser), {**now.moments, **moments})
+        return Now(weights, now.counts, {**now.moments, **moments})
 
-    def _with_others(self, now: Counts | None, sent: Counts | None, all_: Counts | None) -> Counts | None:
-        """The child's statistics with those of others added, or unchanged if a restarted parent knows less than before."""
-        if now is None or sent is None or all_ is None:
+    def _with_others(self, now: Counts | None, given: _Given, got: Exchanged) -> Counts | None:
+        """The child's statistics with those of others added; unchanged if the parent was restarted from an older checkpoint.
+
+        Such a parent lacks observations that this child has. It knows fewer in all, or, if others have pushed since, only its
+        version shows it: a restart skips many. From then on the two statistics differ, and each grows by what is new to it.
+        """
+        mine, theirs, all_ = given.now.counts, given.counts, got.normaliser
+        if now is None or mine is None or theirs is None or all_ is None:
             return now
-        if all_.samples < sent.samples:
-            self._known = sent
-            return now
-        self._known = all_
-        return merge(now, difference(all_, sent))
+        restarted = all_.samples < theirs.samples or got.version - self._base >= RESERVED // 2
+        others = empty(len(all_.mean)) if restarted else difference(all_, theirs)
+        self._theirs, self._mine = all_, merge(mine, others)
+        return merge(now, others)
 
     def _reply(self, before: Now, now: Now) -> Reply | None:
         weights = now.weights if now.weights is not before.weights and (now.weights != before.weights).any() else None
@@ -210,13 +219,14 @@ class ExchangeDriver:
         return Reply(weights=weights, statistics=others, leaves=leaves, stop=self.told_to_stop)
 
 
-def _unknown(mine: Counts | None, known: Counts | None) -> tuple[Counts | None, Counts | None]:
-    """(observations new to the parent, all that it then knows). None in place of new ones if older ones have faded here."""
-    if mine is None or known is None:
-        return None, known
-    if mine.samples < known.samples:
-        return None, known
-    return difference(mine, known), mine
+def _unknown(now: Counts | None, mine: Counts | None, theirs: Counts | None) -> tuple[Counts | None, Counts | None]:
+    """(observations since `mine`, the parent's statistics with them). None in place of new ones if older ones have faded here."""
+    if now is None or mine is None or theirs is None:
+        return None, theirs
+    if now.samples < mine.samples:
+        return None, theirs
+    new = difference(now, mine)
+    return new, merge(theirs, new)
 
 
 def _mixed(square: bool, now: np.ndarray, pushed: np.ndarray, parent: np.ndarray, beta: float) -> np.ndarray:

@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from shoal.core.config import Fraction, NonNegative, Positive, build
 from shoal.core.errors import BadInput, RunFailed
 from shoal.process.commands import run_command
@@ -19,6 +21,8 @@ from shoal.run.sinks import read_metrics
 from shoal.run.timeline import series, timeline
 from shoal.studies.grid import word
 
+EVERY = 100  # updates between two published values of a learning curve
+PATH = ("eval/return", "eval/updates")  # metrics of the parent's evaluations
 Tell = Callable[[int, int, str], None]  # runs done, runs in all, what comes next
 
 
@@ -107,7 +111,8 @@ def blend(size: Mapping[str, Any], folder: Path, tell: Tell) -> dict[str, Any]:
     """Run one federation for each alpha, beta and seed; report its last weights and its learning curve."""
     config = build(BlendConfig, size)
     found = _blended(config, folder, tell, 0)
-    return {"rows": _rows(found), "figures": [_paths(config, found), *_spreads(found)], "notes": _notes(config)}
+    rows = [*_rows(found), *_path_rows(config, found)]
+    return {"rows": rows, "figures": [_paths(config, found), *_spreads(found)], "notes": _notes(config)}
 
 
 def versus(size: Mapping[str, Any], folder: Path, tell: Tell) -> dict[str, Any]:
@@ -273,7 +278,7 @@ def _paths(config: BlendConfig, found: Mapping[str, list[Path]]) -> dict[str, An
     """Learning curves of the evaluations, and the published ones stretched to the same length."""
     lines: list[dict[str, Any]] = []
     for name, runs in found.items():
-        measured = [_measured(run, "eval/return", "speed/updates") for run in runs]
+        measured = [_measured(run, *PATH) for run in runs]
         lines += [{"name": name, "runs": measured}] if any(one["steps"] for one in measured) else []
         if name in config.published:
             known = config.published[name]
@@ -281,6 +286,24 @@ def _paths(config: BlendConfig, found: Mapping[str, list[Path]]) -> dict[str, An
             lines.append({"name": f"{name}, published", "runs": [{"steps": at, "values": list(known)}]})
     hint = "Evaluations of the parent's weights during training; the published curve is stretched to the same number of updates."
     return _figure("paths", "Learning curves of the parent", hint, "updates of the parent", config.env, lines)
+
+
+def _path_rows(config: BlendConfig, found: Mapping[str, list[Path]]) -> list[dict[str, Any]]:
+    """The same as rows: for each alpha, the evaluations where the published curves have theirs, interpolated, by beta."""
+    rows = []
+    for alpha in config.alphas:
+        names = {f"beta {beta:g}": _pair(alpha, beta) for beta in config.betas}
+        points = max(len(config.published.get(name, ())) for name in names.values())
+        curves = {column: [_measured(run, *PATH) for run in found[name]] for column, name in names.items()}
+        for number in range(1, points + 1):
+            at = config.updates * number / points
+            values = {
+                column: [float(np.interp(at, one["steps"], one["values"])) for one in runs if one["steps"]]
+                for column, runs in curves.items()
+            }
+            keys = {"path": f"alpha {alpha:g} after {EVERY * number}", "alpha": f"{alpha:g}"}
+            rows.append({"keys": keys, "values": values})
+    return rows
 
 
 def _figure(name: str, title: str, hint: str, x: str, env: str, lines: list[dict[str, Any]]) -> dict[str, Any]:

@@ -116,12 +116,12 @@ class Tokens:
         self.tokens = tuple(token._replace(revoked=True) if token in found else token for token in self.tokens)
         return len(found)
 
-    def share(self, secret: str) -> None:
-        """Make this the only secret that admits any child. If it was revoked, it stays revoked."""
+    def share(self, secret: str, child: str = ANY) -> None:
+        """Make this the only secret that admits this child, or any. If it was revoked, it stays revoked."""
         digest = _digest(secret)
-        if not any(hmac.compare_digest(token.digest, digest) for token in self.tokens):
-            self.revoke(ANY)
-            self.admit(secret)
+        if not any(token.child == child and hmac.compare_digest(token.digest, digest) for token in self.tokens):
+            self.revoke(child)
+            self.admit(secret, child)
 
     def check(self, secret: str, child: str) -> None:
         """Raise `Violation` unless the secret admits this child; for `ANY`, any valid secret does.
@@ -184,13 +184,13 @@ def scale_of(vector: np.ndarray) -> Scale:
     return Scale(rms, largest)
 
 
-def check_scale(name: str, scale: Scale, parent: Scale, ratio: float) -> None:
-    """Raise `Violation` for a vector that is far larger than the parent's weights."""
+def check_scale(name: str, scale: Scale, parent: Scale, ratio: float, least: float = 1e-3) -> None:
+    """Raise `Violation` for a vector that is far larger than the parent's; a parent's scale counts as `least` at least."""
     for what, value, known in (
         ("root mean square", scale.rms, parent.rms),
         ("largest value", scale.largest, parent.largest),
     ):
-        most = ratio * max(known, 1e-3)
+        most = ratio * max(known, least)
         if value > most:
             raise Violation("magnitude", f"{name}: {what} {value:.3g}; at most {most:.3g} is accepted", fatal=False)
 
@@ -208,7 +208,7 @@ class Guard:
     def admit(self, secret: str, child: str, *, watches: bool = False) -> None:
         """Raise `Violation` unless this child may take part. Any child's token is enough to watch."""
         self.tokens.check(secret, ANY if watches else child)
-        if self.quarantined(child):
+        if not watches and self.quarantined(child):
             raise Violation("quarantined", f"{child!r} is quarantined after {self.strikes[child]} strikes")
 
     def quarantined(self, child: str) -> bool:

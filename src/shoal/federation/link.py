@@ -211,7 +211,7 @@ class Link:
                 at.hostname,
                 at.port,
                 child=self.courier.child,
-                token=self.courier.hello().token,
+                token=self.courier.token,
                 size=welcome.size,
                 sequence=welcome.sequence,
             )

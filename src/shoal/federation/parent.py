@@ -62,6 +62,7 @@ class Parent:
         token_file: str | Path | None = None,
         children: Sequence[str] = (),
         pins: Sequence[str] = (),
+        child_tokens: Mapping[str, str | Path] | None = None,
         federation: FederationConfig | None = None,
         rule: Mapping[str, Any] | None = None,
         limits: Limits | None = None,
@@ -71,6 +72,7 @@ class Parent:
     ) -> None:
         """Prepare a parent. `settings` are those of `shoal.train`, `rule` those of the rule; `over` may end the training.
 
+        `children` are dialled with the tokens in the files of `child_tokens`, by name and in order, or with the shared one.
         Raises `BadInput` for settings that cannot work, before anything is opened.
         """
         self._quiet, self._over_outside = quiet, over
@@ -103,6 +105,7 @@ class Parent:
         )
         try:
             self.token_file, self._secret = self.folder.token(token_file)
+            self._secrets = {name: self.folder.token(file)[1] for name, file in (child_tokens or {}).items()}
             restored = self.folder.restored() if resume is not None else None
             self.ledger, self._before = Ledger(), restored.seconds if restored else 0.0
             if restored is not None:
@@ -126,7 +129,8 @@ class Parent:
         self.hub = Hub(about, start, Guard(limits or Limits(), tokens))
         self._heard: queue.SimpleQueue[Heard] = queue.SimpleQueue()
         self.hub.heard = self._take
-        self._dialled = [Dialled(url, self._secret, pins[i] if i < len(pins) else "") for i, url in enumerate(children)]
+        secrets = [*self._secrets.values()] + [self._secret] * len(children)
+        self._dialled = [Dialled(u, secrets[i], pins[i] if i < len(pins) else "") for i, u in enumerate(children)]
         self._first_at: float | None = None
         self._solved_at: float | None = None
         self._reached = 0
@@ -143,6 +147,8 @@ class Parent:
             self._register = self.folder.register
             with self._register.changing() as tokens:
                 tokens.share(self._secret)
+                for name, secret in self._secrets.items():
+                    tokens.share(secret, name)
             arrays = self.folder.save(self.hub, self.ledger, self._seconds())
             if not arrays:
                 raise RunFailed(
@@ -280,7 +286,8 @@ class Parent:
 
     def _note(self, judged: Judged) -> None:
         state = self.hub.state
-        self._sink.write(state.steps, {"eval/return": judged.ret, "eval/step": float(judged.state.steps)})
+        at = {"eval/step": float(judged.state.steps), "eval/updates": float(updates_of(judged.state))}
+        self._sink.write(state.steps, {"eval/return": judged.ret, **at})
         goal = self.plan.settings.until_eval
         self._reached = self._reached + 1 if goal is not None and judged.ret >= goal else 0
 
@@ -317,19 +324,10 @@ class Parent:
 
     def _end(self, ended: str) -> None:
         """Stop applying pushes and save; unless stopped or paused, wait until the children have learnt of the end."""
-
-        def close() -> None:
-            self.hub.stop = True
-            if self._kept is not None:  # keep the weights whose evaluation reached the goal
-                kept, now = self._kept, self.hub.state
-                self.hub.state = now._replace(
-                    version=now.version + 1, weights=kept.weights, normaliser=kept.normaliser, moments=kept.moments
-                )
-
         if ended in ("stopped", "paused"):
             self._serving.close()
         else:
-            self._serving.call(close)
+            self._serving.call(lambda: self.hub.end(self._kept, last_round=self.config.updates is None))
         self._hear(0.001)
         self._seconds_spent = self._seconds()
         self._save()

@@ -157,7 +157,8 @@ class ParentFolder:
 
     def save(self, hub: Hub, ledger: Ledger, seconds: float) -> dict[str, np.ndarray]:
         """Write a checkpoint; the parent's arrays in it, {} if writing failed. The caller then calls `Hub.stored`."""
-        ours, state = hub.checkpoint(), hub.state
+        state = hub.state  # one snapshot for all arrays: pushes go on meanwhile
+        ours = hub.checkpoint(state)
         learner = self._vectors.state(state.weights, state.normaliser, state.moments)
         arrays = {f"state/{name}": array for name, array in named_leaves(learner).items()}
         arrays |= {f"{OURS}{name}": array for name, array in ours.items()}

@@ -24,6 +24,7 @@ from shoal.federation import wire
 from shoal.federation.wire import Buffer, Message, Part, Reader, Violation
 
 Sizes = Mapping[str, int]  # {name of a part: number of its values}
+LONGEST = 2**30  # bytes of a message that a child accepts
 
 
 class Stage(Enum):
@@ -155,6 +156,8 @@ class ChildSide:
             raise Violation("malformed", f"{kind} has no parts")
         for part in header.parts:
             check_part(part, self._sizes or {})
+        if sum(part.bytes for part in header.parts) > LONGEST:
+            raise Violation("too-large", f"{kind} of more than {LONGEST} bytes")
 
 
 def part_sizes(weights: int, normaliser: int = 0, moments: tuple[str, ...] = ()) -> dict[str, int]:

@@ -21,7 +21,8 @@ from shoal.core.errors import BadInput
 from shoal.federation import sockets, wire
 from shoal.federation.addresses import Address, check_bind, check_pin, check_url, client_tls
 from shoal.federation.hogwild import Job
-from shoal.federation.hub import Answer, Hub, Session
+from shoal.federation.hub import Hub
+from shoal.federation.session import Answer, Session
 from shoal.federation.timeouts import backoff
 from shoal.federation.wire import Violation
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import queue
+import resource
 import ssl
 from collections.abc import Callable, Sequence
 from types import TracebackType
@@ -18,6 +19,7 @@ from shoal.runtimes.threads import aside
 
 STARTS = 30.0  # seconds for the socket to open
 ENDS = 10.0  # seconds for all connections to be closed
+FILES = 256  # open files beside the connections
 
 
 class Serving:
@@ -46,6 +48,7 @@ class Serving:
         return self._server.faults
 
     def __enter__(self) -> Self:
+        allow_files(self.hub.guard.limits.connections + FILES)
         aside(self._run)
         failure = self._ready.get(timeout=STARTS)
         if failure is not None:
@@ -109,3 +112,11 @@ class Serving:
             await self._leave.wait()
         finally:
             await server.close()
+
+
+def allow_files(wanted: int) -> None:
+    """Raise this process's limit of open files, as far as the system allows: the usual 1,024 are fewer than the connections."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    if soft != resource.RLIM_INFINITY and soft < most:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))

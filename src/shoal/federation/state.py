@@ -69,6 +69,12 @@ class State(NamedTuple):
         """Number of connected children."""
         return sum(child.present for child in self.children.values())
 
+    @property
+    def awaited(self) -> int:
+        """Number of children that a complete round has: the connected ones, and others with a pending contribution."""
+        away = {one.child for one in self.memory.pending if not self.children.get(one.child, Child()).present}
+        return self.present + len(away)
+
 
 def start(
     weights: np.ndarray,
@@ -129,7 +135,7 @@ def apply(state: State, rule: Rule, push: Arrival, now: float, *, by_steps: bool
     far = distance(push.vector, state.weights if rule.takes == "weights" else None)
     share = share_of(state, push.child, push.steps) if by_steps else 1.0
     one = Contribution(push.child, push.vector, tau, share, push.moments)
-    step = rule.receive(state.weights, state.memory, one, state.present, now)
+    step = rule.receive(state.weights, state.memory, one, state.awaited, now)
     return _counted(_stepped(state, step), push, tau, far), True
 
 
@@ -160,7 +166,7 @@ def _counted(state: State, push: Arrival, tau: int, far: float) -> State:
 
 def tick(state: State, rule: Rule, now: float) -> State:
     """Advance the clock: a round may end."""
-    return _stepped(state, rule.tick(state.weights, state.memory, state.present, now))
+    return _stepped(state, rule.tick(state.weights, state.memory, state.awaited, now))
 
 
 def distance(vector: np.ndarray, start: np.ndarray | None) -> float:

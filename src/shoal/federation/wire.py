@@ -85,6 +85,8 @@ class Hello(Header, frozen=True):
     encoding: Encoding = "float32"  # for the weights that the parent sends
     zstd: bool = False  # whether the child can read zstd
     watches: bool = False  # only asks for the status; not counted as a child
+    life: Word = ""  # random, the same for all connections of one process
+    attempt: Count = 0  # number of the connection in this life: one that comes late does not replace a newer one
 
 
 class Push(Header, frozen=True):

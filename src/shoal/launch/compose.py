@@ -6,12 +6,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 
+import jax
 import numpy as np
 
 from shoal.core.algorithm import Algorithm, LearnerState, Replay, Task
-from shoal.core.blueprint import Blueprint, EnvRows, named_leaves
+from shoal.core.blueprint import Blueprint, EnvRows
 from shoal.core.errors import BadInput
 from shoal.core.program import Context, Fault
+from shoal.core.weights import leaf_names
 from shoal.envs.autoreset import Rows, called
 from shoal.envs.jax_envs import BatchedJax, actor_key
 from shoal.envs.source import Source
@@ -38,6 +40,11 @@ def make_algorithm(plan: Plan) -> Algorithm:
 def initial_state(plan: Plan) -> LearnerState:
     """The learner's initial state in a new run of this plan."""
     return make_blueprint(plan, None, None).initial_state()
+
+
+def state_shapes(plan: Plan) -> LearnerState:
+    """The shapes of the learner's state, without computing it."""
+    return make_blueprint(plan, None, None).state_shapes
 
 
 def make_rows(source: Source, envs: int, seed: int, actor: int, context: Context) -> EnvRows:
@@ -99,7 +106,7 @@ def make_blueprint(
                     f"--algo.{name} is {rows * seen}: no gradient would be made within --steps {settings.steps}"
                 )
     if weights is not None:
-        fresh = named_leaves(blueprint.initial_state())
+        fresh = dict(zip(leaf_names(blueprint.state_shapes), jax.tree.leaves(blueprint.state_shapes), strict=True))
         kept = {n: a for n, a in weights.items() if n.startswith(("params/", "obs/", "extra/"))}
         strange = [n for n, a in kept.items() if n not in fresh or fresh[n].shape != a.shape]
         if strange or not kept:

@@ -215,6 +215,18 @@ def test_a_newer_push_of_a_child_takes_the_place_of_its_older() -> None:
     np.testing.assert_array_equal(step.parent, fedavg([new, other], [1.0, 1.0]))
 
 
+def test_changes_of_a_child_add_up_in_a_round() -> None:
+    """A child measures each change from its last push: of the older one, nothing may be lost."""
+    rule = RULES["diloco"](quorum=2, grace=100.0, rate=1.0, momentum=0.0)
+    parent, old, new, other = vectors(4)
+    memory = rule.receive(parent, Memory(), Contribution("a", old), 2, 0.0).memory
+    memory = rule.receive(parent, memory, Contribution("a", new), 2, 1.0).memory
+    assert len(memory.pending) == 1
+    step = rule.receive(parent, memory, Contribution("b", other), 2, 2.0)
+    assert step.parent is not None
+    np.testing.assert_allclose(step.parent, parent + (old + new + other) / 2, rtol=1e-5)
+
+
 def test_a_restored_round_gets_its_grace_again() -> None:
     rule = RULES["fedavg"](quorum=1, grace=5.0)
     parent, one = vectors(2)

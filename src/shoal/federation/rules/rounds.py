@@ -1,7 +1,8 @@
-"""Rounds: the newest contribution of each child is kept until there are enough; then all are averaged together.
+"""Rounds: one contribution of each child is kept until there are enough; then all are averaged together.
 
 A round ends when every connected child has contributed, or when a quorum has and the grace period for the others is over. No
-child waits for it: each continues training from its own weights, and a further push in the same round replaces its last one.
+child waits for it: each continues training from its own weights. A further push in the same round replaces its last one, or is
+added to it if the rule takes changes.
 """
 
 from __future__ import annotations
@@ -15,14 +16,17 @@ import numpy as np
 
 from shoal.core.errors import BadInput
 from shoal.federation.rules.rule import Contribution, Memory, Step
-from shoal.federation.wire import Adopts
+from shoal.federation.wire import Adopts, Takes
 
 Average = Callable[[tuple[Contribution, ...]], np.ndarray]
 
 
-def gather(memory: Memory, one: Contribution, quorum: int, now: float) -> Memory:
-    """Add a contribution to the memory; it replaces an older one of the same child."""
+def gather(memory: Memory, one: Contribution, takes: Takes, quorum: int, now: float) -> Memory:
+    """Add a contribution to the memory. Weights replace older ones of the same child; changes are added to them."""
     others = tuple(other for other in memory.pending if other.child != one.child)
+    if takes == "delta" and len(others) < len(memory.pending):  # it was measured from the older push
+        older = next(other for other in memory.pending if other.child == one.child)
+        one = one._replace(vector=np.asarray(older.vector + one.vector, np.float32))
     return settled(memory._replace(pending=(*others, one)), quorum, now)
 
 
@@ -53,6 +57,7 @@ def close(memory: Memory, present: int, grace: float, now: float, average: Avera
 class Rounds(ABC):
     """Base of rules that work in rounds. Concrete rules say in `tick` how a round is averaged."""
 
+    takes: ClassVar[Takes]
     adopts: ClassVar[Adopts] = "newer"
     least: ClassVar[int] = 1  # smallest quorum
     weighted: ClassVar[bool] = True  # contributions count by their shares
@@ -73,7 +78,7 @@ class Rounds(ABC):
         return 1.0
 
     def receive(self, parent: np.ndarray, memory: Memory, one: Contribution, present: int, now: float) -> Step:
-        return self.tick(parent, gather(memory, one, self.quorum, now), present, now)
+        return self.tick(parent, gather(memory, one, self.takes, self.quorum, now), present, now)
 
     @abstractmethod
     def tick(self, parent: np.ndarray, memory: Memory, present: int, now: float) -> Step: ...

@@ -44,7 +44,7 @@ class Step(NamedTuple):
 class Rule(Protocol):
     """A frozen dataclass of settings with these methods. A rule never changes an array that it receives.
 
-    `present` is the number of connected children, `now` a monotonic time in seconds.
+    `present` is the number of connected children and of others with a pending contribution, `now` a monotonic time in seconds.
     """
 
     about: ClassVar[str]  # one line for the command line

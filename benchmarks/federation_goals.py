@@ -1,0 +1,290 @@
+"""What a federation costs and what it gains: exchanges, a crowd of children, lost datagrams, a child's memory, learning."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from rooms import HERE, Failed, run_json
+from shoal_runs import PYTHON, SHOAL, evaluate, folder
+from targets import Result, Target, median, ratio
+
+LUNAR = "LunarLander-v3"
+SCRIPT = str(HERE / "federation.py")
+# Runs `shoal WORDS ...` and leaves the peak of its memory in kB in a file.
+PEAK = """
+import atexit, os, pathlib, runpy, sys
+def keep(path=pathlib.Path(sys.argv[1])):
+    path.write_text(pathlib.Path("/proc/self/status").read_text().partition("VmHWM:")[2].split()[0])
+def leave(code, leave=os._exit):
+    keep()
+    leave(code)
+atexit.register(keep)
+os._exit = leave
+sys.argv = ["shoal", *sys.argv[2:]]
+runpy.run_module("shoal", run_name="__main__", alter_sys=True)
+"""
+
+
+def federation_exchange(quick: bool) -> Result:
+    """A push and its answer on loopback, beside a raw `websockets` echo of the same bytes in the same fragments: 10 thousand
+    weights in three encodings, and 10 million (quick: 1 million)."""
+    large = 1_000_000 if quick else 10_000_000
+    small = run_json([PYTHON, SCRIPT, "exchange", "--repeats", "50" if quick else "1000"], timeout=300)
+    words = ["--size", str(large), "--repeats", "5" if quick else "15", "--encodings", "float32,int8"]
+    big = run_json([PYTHON, SCRIPT, "exchange", *words], timeout=900)
+    rows = []
+    for found, who in ((small, ("echo", "float32", "float16", "int8")), (big, ("echo", "float32", "int8"))):
+        for name in who:
+            up, down = found.get(f"{name} bytes", (None, None))
+            rows.append(
+                {
+                    "who": "websockets" if name == "echo" else "Shoal",
+                    "case": f"{found['size']:,} weights, {name}",
+                    "exchange_ms_p50": found[name]["ms_p50"],
+                    "exchange_ms_p99": found[name]["ms_p99"],
+                    "bytes_up": up,
+                    "bytes_down": down,
+                }
+            )
+    fewer = sum(big["float32 bytes"]) / sum(big["int8 bytes"])
+    targets = [
+        Target("ms of an exchange of 10,000 weights, median", small["float32"]["ms_p50"], "<= 2"),
+        Target(f"speed of an echo at {large:,} weights", big["float32 speed of echo"], ">= 0.6"),
+        Target("times fewer bytes with int8", fewer, ">= 3.9"),
+    ]
+    return Result(rows, targets)
+
+
+def federation_crowd(quick: bool) -> Result:
+    """Light clients in one process join one parent and exchange 10 thousand weights: 1,000 (quick: 100)."""
+    children = 100 if quick else 1000
+    found = run_json([PYTHON, SCRIPT, "crowd", "--children", str(children)], timeout=300)
+    grown = found["parent_mb"][1] - found["parent_mb"][0]
+    alone, beside = found["honest alone"]["ms_p50"], found["honest beside connected children"]["ms_p50"]
+    rows = [
+        {"who": "Shoal", "case": f"one child alone among {children}", "exchange_ms_p50": alone},
+        {"who": "Shoal", "case": f"the same beside {children} connected children", "exchange_ms_p50": beside},
+        {"who": "Shoal", "case": f"all {children} push at once: {found['exchanges_per_s']:,} exchanges/s"},
+    ]
+    targets = [
+        Target(f"seconds until {children} children are connected", found["connected_s"], "<= 15"),
+        Target("MB that the parent grew by", grown, "<= 100"),
+        Target("times an exchange of an honest child takes", ratio(beside, alone), "<= 2"),
+    ]
+    return Result(rows, targets)
+
+
+def federation_child(quick: bool) -> Result:
+    """A child of one actor on LunarLander-v3, tuned A2C: peak memory and seconds, with an empty cache of compiled code and
+    with a filled one."""
+    words = (LUNAR, "--algo", "a2c", "--updates", "20", "--eval-every", "0", "--eval-episodes", "0")
+    own = ("--actors", "1", "--topology", "shared_params", "--runtime", "threads")
+    rows = []
+    with tempfile.TemporaryDirectory() as place:
+        for number in range(2 if quick else 6):
+            case = "first start" if number == 0 else f"start {number + 1}"
+            peak, cache = Path(place) / "peak", {"SHOAL_CACHE": str(Path(place) / "cache")}
+            with Served(*words) as parent:
+                began = time.monotonic()
+                child = parent.child("pi", *own, env=cache, before=(PYTHON, "-c", PEAK, str(peak)))
+                child.wait(120)
+                took = time.monotonic() - began
+            memory = int(peak.read_text()) / 1024
+            rows.append({"who": "Shoal", "case": case, "peak_mb": round(memory), "command_s": took})
+    warm = rows[1:]
+    targets = [
+        Target("peak MB of a child whose code is compiled", max(row["peak_mb"] for row in warm), "<= 350"),
+        Target("peak MB of its first start", rows[0]["peak_mb"], "<= 350"),
+        Target("seconds of a whole warm child, median", median([row["command_s"] for row in warm], 1), "<= 4"),
+    ]
+    return Result(rows, targets)
+
+
+def federation_datagrams(quick: bool) -> Result:
+    """CartPole-v1, A2C, two children: WebSockets, and UDP through a relay that loses 0, 1 and 10 % of the datagrams."""
+    rows, scores = [], {}
+    for seed in range(1 if quick else 5):
+        for loss in (None, 0.0, 0.01, 0.1):
+            case = "websocket" if loss is None else f"udp, {loss:.0%} lost"
+            row = _lossy(loss, 20_000 if quick else 400_000, seed) | {"case": f"{case}, seed {seed}"}
+            rows.append(row)
+            scores.setdefault(case, []).append(row.get("eval_mean"))
+    reference = median(scores["websocket"], 1)
+    targets = [
+        Target(f"greedy return with {case}, of that with websocket", ratio(median(found, 1), reference), ">= 0.9")
+        for case, found in scores.items()
+        if case != "websocket"
+    ]
+    return Result(rows, targets)
+
+
+def federation_solve(quick: bool) -> Result:
+    """`shoal federation local LunarLander-v3 --children 2 --until-return 200`: 100 greedy episodes in Gymnasium's environment."""
+    rows = []
+    for seed in range(1 if quick else 10):
+        size = ("--steps", "20000", "--eval-episodes", "5") if quick else ()
+        row = _local(
+            LUNAR, "--children", "2", "--until-return", "200", "--seed", str(seed), *size, episodes=10 if quick else 100
+        )
+        rows.append(row | {"case": f"seed {seed}"})
+    above = sum(row.get("eval_mean") is not None and row["eval_mean"] > 200 for row in rows)
+    return Result(rows, [Target("share of the runs that end above 200", above / len(rows), ">= 1")])
+
+
+def federation_speedup(quick: bool) -> Result:
+    """LunarLander-v3, A2C on shared weights, one core a child: seconds from the first push until three evaluations of the parent's
+    weights in a row reach 200, with two children (alpha .5, beta .5) and with one alone."""
+    cores = sorted(os.sched_getaffinity(0))[:2]
+    rows, times = [], {1: [], 2: []}
+    for seed in range(1 if quick else 10):
+        for count in (1, 2):
+            goal = ("--steps", "30000") if quick else ("--until-eval", "200", "--steps", "6000000")
+            words = (
+                LUNAR,
+                "--algo",
+                "a2c",
+                "--eval-every",
+                "50",
+                "--eval-episodes",
+                "5",
+                "--expect",
+                str(count),
+                *goal,
+            )
+            with Served(*words, "--alpha", "0.5", "--beta", "0.5", "--seed", str(seed)) as parent:
+                own = ("--topology", "shared_params", "--runtime", "threads", "--actors", "1")
+                for number in range(count):
+                    parent.child(f"child-{number}", *own, core=cores[number % len(cores)])
+                row = parent.summary(1800)
+            rows.append(row | {"case": f"{count} child{'ren' * (count > 1)}, seed {seed}"})
+            times[count].append(row.get("solved_at_s"))
+    one, two = (median(times[count], 1) for count in (1, 2))
+    each = [ratio(b, a) for a, b in zip(times[1], times[2], strict=True)]
+    known = [value for value in each if value is not None]
+    rows.append(
+        {"who": "Shoal", "case": f"ratio of each seed: {', '.join(f'{value:.2f}' for value in known) or 'none'}"}
+    )
+    return Result(rows, [Target("seconds of two children, of those of one, medians", ratio(two, one), "<= 0.75")])
+
+
+class Served:
+    """`shoal parent ...` on a free port, and its children; all have ended when the block ends."""
+
+    def __init__(self, *words: str, port: int = 0) -> None:
+        self._out, self._words, self._port = folder(), words, port
+        self._children: list[subprocess.Popen[bytes]] = []
+
+    def __enter__(self) -> Served:
+        bind = ("--bind", f"127.0.0.1:{self._port}", "--out", str(self._out), "--quiet", "--json", "--no-report")
+        self._parent = subprocess.Popen(
+            [SHOAL, "parent", *self._words, *bind], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+        assert self._parent.stderr is not None
+        said = ""
+        for said in self._parent.stderr:
+            if said.startswith("join with:"):
+                self.url = said.split()[4]
+                return self
+        raise Failed(f"no parent: {said.strip()}")
+
+    def __exit__(self, *_: object) -> None:
+        for process in (self._parent, *self._children):
+            if process.poll() is None:
+                process.send_signal(signal.SIGTERM)
+        for process in (self._parent, *self._children):
+            try:
+                process.wait(30)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+        shutil.rmtree(self._out.parent, ignore_errors=True)
+
+    def child(
+        self,
+        name: str,
+        *words: str,
+        url: str = "",
+        core: int | None = None,
+        env: dict[str, str] | None = None,
+        before: Sequence[str] = (SHOAL,),
+    ) -> subprocess.Popen[bytes]:
+        """Start a child, on one core if it is given."""
+        pinned = ("taskset", "-c", str(core)) if core is not None else ()
+        token, out = str(self._out / "token"), str(self._out.parent / name)
+        command = [*pinned, *before, "join", url or self.url, "--token-file", token, "--name", name, "--out", out]
+        process = subprocess.Popen(
+            [*command, "--quiet", *words],
+            env={**os.environ, **(env or {})},
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        self._children.append(process)
+        return process
+
+    def summary(self, timeout: float) -> dict[str, Any]:
+        """What the parent says at its end; one that fails says so in its row."""
+        try:
+            out, _ = self._parent.communicate(timeout=timeout)
+            return {"who": "Shoal", **json.loads(out.strip().splitlines()[-1])}
+        except (subprocess.TimeoutExpired, json.JSONDecodeError, IndexError) as error:
+            return {"who": "Shoal", "error": f"{type(error).__name__} of the parent"}
+
+
+def _lossy(loss: float | None, steps: int, seed: int) -> dict[str, Any]:
+    transport = () if loss is None else ("--transport", "udp")
+    words = ("CartPole-v1", "--algo", "a2c", "--steps", str(steps), "--expect", "2", "--seed", str(seed))
+    relay: subprocess.Popen[bytes] | None = None
+    with Served(*words, *transport, "--eval-every", "0", "--eval-episodes", "100") as parent:
+        url = parent.url
+        try:
+            if loss is not None:
+                with socket.socket() as free:
+                    free.bind(("127.0.0.1", 0))
+                    port = free.getsockname()[1]
+                script = str(HERE / "federation_relay.py")
+                relay = subprocess.Popen([PYTHON, script, str(port), url.rpartition(":")[2], "--loss", str(loss)])
+                url = f"ws://127.0.0.1:{port}"
+                _wait_for(port)
+            for number in range(2):
+                parent.child(f"child-{number}", "--actors", "1", url=url)
+            return parent.summary(600)
+        finally:
+            if relay is not None:
+                relay.terminate()
+                relay.wait()
+
+
+def _wait_for(port: int) -> None:
+    for _ in range(100):
+        try:
+            socket.create_connection(("127.0.0.1", port), 1.0).close()
+            return
+        except OSError:
+            time.sleep(0.05)
+    raise Failed(f"nothing listens on port {port}")
+
+
+def _local(*words: str, episodes: int) -> dict[str, Any]:
+    """`shoal federation local ...`, and the greedy return of its weights in Gymnasium's own environment."""
+    out = folder()
+    try:
+        row = run_json(
+            [SHOAL, "federation", "local", *words, "--json", "--quiet", "--no-report", "--out", str(out)], 3600
+        )
+        judged = evaluate(str(out), episodes)
+        means = {name: judged[name] for name in ("eval_mean", "eval_sd", "error") if name in judged}
+        return {"who": "Shoal", **row, **means, "eval_episodes": episodes}
+    except Failed as failure:
+        return {"who": "Shoal", "error": str(failure)}
+    finally:
+        shutil.rmtree(out.parent, ignore_errors=True)
