@@ -5,12 +5,15 @@ from __future__ import annotations
 from typing import Any
 
 import rooms
-from shoal_runs import solved_after, train
-from targets import Result, Target, median, ratio
+from shoal_runs import train
+from targets import Result, Target, ratio
 
 NETS = ("64,64", "256,256", "400,300")
 # What all of them do: a gradient of 256 rows for each environment step. Stated here, so that no table can change it.
-SAME = ("--algo.batch-size", "256", "--algo.updates-per-step", "1", "--algo.warmup", "1000")
+WARMUP = 1_000  # steps without gradients: the peers' clocks start after theirs
+SAME = ("--algo.batch-size", "256", "--algo.updates-per-step", "1", "--algo.warmup", str(WARMUP))
+# Each worker has two of the four environments and makes the gradients of its own steps.
+TWO_CORES = ("--topology", "shared_params", "--topology.consistency", "lock", "--actors", "2", "--runtime", "processes")
 PEERS = (("sbx", {"64,64": ">= 3", "256,256": ">= 1.3", "400,300": ">= 1.3"}),)
 PEERS += (("sb3", {"64,64": ">= 7", "256,256": ">= 1.6", "400,300": ">= 1.6"}),)
 # (environment, algorithm, greedy return that counts as solved, seconds promised)
@@ -24,7 +27,8 @@ GOALS = (
 
 def td3_speed(quick: bool) -> Result:
     """Pendulum-v1, TD3, one gradient of 256 rows for each environment step, nets of three sizes, on one thread: environment steps
-    per second while training. Shoal: 4 environments, 64 gradients per call, inline. SB3 and SBX: one environment."""
+    with a gradient per second. Shoal: 4 environments, 64 gradients per call, inline; the time of its warm-up counts, the steps do
+    not. SB3 and SBX: one environment, after their warm-up. The larger nets also by two workers in processes of their own."""
     seconds = 8 if quick else 30
     rows: list[dict[str, Any]] = []
     targets = []
@@ -43,7 +47,7 @@ def td3_speed(quick: bool) -> Result:
             "--runtime",
             "inline",
         )
-        own = train(*words, "--eval-episodes", "0") | {"case": f"[{net}]", "minibatch": 256, "steps_per_gradient": 1.0}
+        own = _trained(*words) | {"case": f"[{net}]", "minibatch": 256, "steps_per_gradient": 1.0}
         rows.append(own)
         for peer, rules in PEERS:
             found = rooms.run_peer(
@@ -52,12 +56,23 @@ def td3_speed(quick: bool) -> Result:
             rows.append(found | {"case": f"[{net}]"})
             value = ratio(own.get("steps_per_s"), found.get("steps_per_s"))
             targets.append(Target(f"[{net}]: times the steps/s of {found['who']}", value, rules[net]))
+        if not small:
+            both = _trained(*words[:-2], *TWO_CORES) | {"case": f"[{net}], two workers on shared weights"}
+            rows.append(both)
+            value = ratio(both.get("steps_per_s"), own.get("steps_per_s"))
+            targets.append(Target(f"[{net}]: two cores, times the steps/s of one", value, ">= 1.6"))
     return Result(rows, targets)
 
 
+def _trained(*words: str) -> dict[str, Any]:
+    """A run whose steps per second are those with a gradient."""
+    row = train(*words, "--eval-episodes", "0")
+    return row | {"steps_per_s": (row["env_steps"] - WARMUP) / row["wall_s"]} if "wall_s" in row else row
+
+
 def continuous_solve(quick: bool) -> Result:
-    """Seconds of running until three greedy evaluations of 25 fresh episodes in a row reach the goal (`--until-eval`), then 100
-    further greedy episodes in Gymnasium's own environment."""
+    """The tuned settings with their own budgets: seconds of running (`wall_s`, without set-up), then 100 greedy episodes in
+    Gymnasium's own environment. Budgets are fixed in advance, so that no run ends because it happens to be good."""
     seeds = range(1 if quick else 5)
     rows: list[dict[str, Any]] = []
     targets = []
@@ -65,16 +80,13 @@ def continuous_solve(quick: bool) -> Result:
         runs = []
         train(env, "--algo", algo, "--steps", "6000", "--eval-episodes", "1")  # fills the cache of compiled code
         for seed in seeds:
-            row = train(env, "--algo", algo, f"--until-eval={goal}", "--seed", str(seed))
-            runs.append(row | {"case": f"{algo} on {env}, to {goal}, seed {seed}", "solved_after_s": solved_after(row)})
+            row = train(env, "--algo", algo, "--seed", str(seed))
+            runs.append(row | {"case": f"{algo} on {env}, seed {seed}"})
         rows += runs
         there = [row.get("eval_mean") is not None and row["eval_mean"] >= goal for row in runs]
+        took = [row["wall_s"] for row in runs if "wall_s" in row]
         targets += [
             Target(f"{algo} on {env}: share of seeds at {goal} greedily", sum(there) / len(runs), ">= 1"),
-            Target(
-                f"{algo} on {env}: median seconds of running",
-                median([r.get("solved_at_s") for r in runs], 1),
-                f"<= {limit}",
-            ),
+            Target(f"{algo} on {env}: largest seconds of running", max(took, default=None), f"<= {limit}"),
         ]
     return Result(rows, targets)

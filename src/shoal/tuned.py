@@ -15,10 +15,18 @@ SMALL_CONV: Settings = {"hidden": [256], "activation": "relu", "shared": True, "
 
 # Continuous control from a replay. Small nets where they do: an update costs a tenth of that of the papers' nets.
 PENDULUM: Settings = {
-    "steps": 12_000,
+    "steps": 10_000,
     "actors": 1,
     "total_envs": 4,
-    "algo": {"learning_rate": 2e-3, "unroll": 16, "batch_size": 64, "tau": 0.01, "warmup": 500, "capacity": 50_000},
+    "algo": {
+        "learning_rate": 2e-3,
+        "final_rate": 0.1,
+        "unroll": 16,
+        "batch_size": 64,
+        "tau": 0.01,
+        "warmup": 500,
+        "capacity": 50_000,
+    },
     "net": {"hidden": [64, 64]},
 }
 LUNAR_LANDER: Settings = {
@@ -218,12 +226,13 @@ TUNED: dict[tuple[str, str], Settings] = {
         },
         "net": {"hidden": [64, 64], "activation": "relu"},
     },
-    ("Pendulum-v1", "td3"): PENDULUM,
-    ("Pendulum-v1", "sac"): PENDULUM,
-    ("Pendulum-v1", "ddpg"): PENDULUM,
+    # TD3 and DDPG differ in nothing else, so that a comparison of both is one of the algorithms.
+    ("Pendulum-v1", "td3"): {**PENDULUM, "algo": {**PENDULUM["algo"], "reward_scale": 0.1, "noise_scale": 0.2}},
+    ("Pendulum-v1", "ddpg"): {**PENDULUM, "algo": {**PENDULUM["algo"], "reward_scale": 0.1, "noise_scale": 0.2}},
+    ("Pendulum-v1", "sac"): {**PENDULUM, "algo": {**PENDULUM["algo"], "gamma": 0.98}},
     # Rewards come from the flag alone: only noise that pushes one way for a while gets there.
     ("MountainCarContinuous-v0", "sac"): {
-        "steps": 30_000,
+        "steps": 18_000,
         "actors": 1,
         "total_envs": 4,
         "algo": {

@@ -150,6 +150,21 @@ def test_fine_tuning_begins_with_the_other_runs_weights(run: shoal.Run, tmp_path
         train(Walk, tmp_path / "wider", start_from=run.path, net={"hidden": (9,)})
 
 
+def test_a_run_that_starts_from_a_policy_fills_its_replay_by_it(tmp_path: Path) -> None:
+    """Actions are random only in a run that begins with untrained weights."""
+    td3 = {"name": "td3", "unroll": T, "batch_size": 8, "warmup": 2 * T * B, "noise_scale": 0.0}
+    warm: dict[str, list[float]] = {"first": [], "second": []}
+
+    def train_one(name: str, **more: Any) -> shoal.Run:
+        def note(report: Report) -> None:
+            warm[name].append(report.metrics["explore/warmup"])
+
+        return train("Pendulum-v1", tmp_path / name, algo=td3, backend="jax", callbacks=[note], **more)
+
+    train_one("second", start_from=train_one("first").path)
+    assert warm == {"first": [1.0, 0.0, 0.0], "second": [0.0, 0.0, 0.0]}
+
+
 def test_settings_may_be_objects_dicts_or_dotted(tmp_path: Path) -> None:
     ways: list[dict[str, Any]] = [
         {"algo": A2CConfig(unroll=T, gamma=0.9), "net": NetConfig(hidden=(8,))},

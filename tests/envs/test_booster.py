@@ -13,7 +13,9 @@ import pytest
 from gymnasium.utils.env_checker import check_env
 
 from shoal.core.errors import BadInput
+from shoal.core.keys import episode_seed
 from shoal.envs.booster import ids, plant, surrogate
+from shoal.envs.booster.gym import BoosterEnv
 from shoal.envs.booster.plant import CHANNELS, IMINER, VIMIN
 from shoal.envs.booster.regulator import BASELINES, follow, regulate
 from shoal.envs.booster.series import Series, load, read_csv
@@ -137,6 +139,33 @@ def test_a_users_series_replaces_the_synthetic_one(
         Booster(data=path, plant=True)
 
 
+@pytest.mark.parametrize("continuous", [False, True])
+def test_agents_on_a_users_series_are_judged_on_rows_they_did_not_train_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, continuous: bool
+) -> None:
+    """Every tick of an evaluation lies in the held-out part, even of the shortest series that is accepted."""
+    monkeypatch.setattr(surrogate, "fit", partial(surrogate.fit, updates=2))
+    env = Booster(data=write(tmp_path / "own.csv", load().rows[:1000]), continuous=continuous)
+    judge = find(env).single()
+    action = np.zeros(1, np.float32) if continuous else np.int64(3)
+    stepped = set[int]()
+    for seed in range(30):
+        judge.reset(seed)
+        judge.step(action)
+        row = int(judge._carry.state.row[0])  # type: ignore[attr-defined]
+        stepped |= {row, row + STEPS - 1}
+    assert env.series.split <= min(stepped) < env.series.split + 20
+    assert len(env.series.rows) - 20 < max(stepped) < len(env.series.rows)
+    trained = jax.vmap(lambda key: env.reset(key)[0].row)(jax.random.split(jax.random.key(0), 200))
+    assert int(trained.max()) + STEPS < env.series.split
+
+
+def test_an_object_is_judged_where_its_id_is() -> None:
+    judge = find(Booster()).single()
+    assert judge._batched.env == Booster(plant=True)  # type: ignore[attr-defined]
+    assert Booster(plant=True).judged == Booster(plant=True)
+
+
 def test_an_unusable_series_is_refused_by_one_line(tmp_path: Path) -> None:
     rows = load().rows[:1200].copy()
     path = tmp_path / "own.csv"
@@ -175,6 +204,41 @@ def test_a_series_has_the_units_of_its_channels() -> None:
     assert np.allclose(series.mean, 3, atol=0.3)
     assert np.allclose(series.scale, 2, atol=0.3)
     assert series.split == 800
+
+
+def test_regulators_have_the_starts_and_the_noise_of_an_agents_evaluation() -> None:
+    """Against the regulator's equations, one tick at a time, on the Gymnasium form with the seeds that evaluation uses."""
+    ids.register()
+    env = gymnasium.make("shoal/BoosterPlant-v0").unwrapped
+    assert isinstance(env, BoosterEnv)
+    gains, centre = BASELINES["pi-tuned"], float(load().mean[VIMIN])
+    apply = jax.jit(env.booster.apply)
+    for episode in range(3):
+        env.reset(seed=episode_seed(7, episode))
+        assert env._state is not None
+        state, beta, ret = env._state, 0.0, 0.0
+        for _ in range(STEPS):
+            error = float(state.window[-1, IMINER])
+            key = jax.random.key(np.uint32(env.np_random.integers(2**32)))
+            state, _, reward, _ = apply(state, centre - gains.alpha * error - beta, key)
+            beta, ret = beta + gains.gamma * error, ret + float(reward)
+        assert regulate(env.booster, gains, 3, seed=7).returns[episode] == pytest.approx(ret, rel=1e-4)
+
+
+def test_following_an_agent_is_its_evaluation() -> None:
+    """`follow` plays the first episode of `shoal eval --seed`: greedy, the same return."""
+    ids.register()
+    env = gymnasium.make("shoal/BoosterPlant-v0")
+
+    def policy(obs: np.ndarray) -> int:
+        return int(np.clip(15 - 6 * obs[IMINER], 0, ACTIONS - 1))
+
+    obs, _ = env.reset(seed=episode_seed(7, 0))
+    ret, ended = 0.0, False
+    while not ended:
+        obs, reward, terminated, truncated, _ = env.step(policy(obs))
+        ret, ended = ret + float(reward), terminated or truncated
+    assert follow(Booster(plant=True), policy, seed=7).returns[0] == pytest.approx(ret, rel=1e-4)
 
 
 def test_an_agent_meets_the_disturbances_of_the_regulators() -> None:

@@ -11,6 +11,8 @@ from families import A2C, DQN, ENVS, PPO, RUN
 
 from shoal.core.blueprint import named_leaves
 from shoal.experiment import resolve
+from shoal.federation.child import first_leaves
+from shoal.federation.courier import Exchanged
 from shoal.federation.vectors import StateVectors
 from shoal.launch.compose import initial_state, make_blueprint, state_shapes
 
@@ -53,3 +55,17 @@ def test_a_child_computes_no_weights_that_its_parent_sends(algo: Any, monkeypatc
             continue
         assert leaf.dtype == whole[name].dtype and leaf.tobytes() == whole[name].tobytes(), name
     np.testing.assert_array_equal(np.concatenate([began[f"params/{n}"].reshape(-1) for n in vectors._names]), sent)
+
+
+def test_a_child_acts_at_random_only_if_nobody_has_trained_the_weights() -> None:
+    algo = {"name": "td3", **REPLAY}
+    plan = resolve("Pendulum-v1", {"algo": algo, "net": {"hidden": (4,)}, "steps": 1000, "runtime": "inline"})
+    vectors = StateVectors(make_blueprint(plan, None, None).initial_state())
+    weights = np.full(vectors.layout.size, 0.1, np.float32)
+    for version, random in ((0, 1.0), (3, 0.0)):
+        begun = make_blueprint(plan, None, first_leaves(vectors, Exchanged(version, weights)))
+        assert float(begun.algorithm.actor_state(begun.initial_state()).explore["warmup"]) == random
+    saved = begun.algorithm.actor_state(
+        vectors.state(weights, None, {})
+    )  # a parent's own: it is played with sampled actions
+    assert float(saved.explore["warmup"]) == 0

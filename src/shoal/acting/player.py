@@ -15,7 +15,7 @@ import numpy as np
 
 from shoal.acting.compiled_act import compiled_act
 from shoal.core.algorithm import Algorithm
-from shoal.core.keys import EVALUATION, key_data
+from shoal.core.keys import EVALUATION, episode_seed, key_data
 
 TOGETHER = 16  # episodes at a time: enough to share the cost of acting, few enough to finish close together
 
@@ -102,7 +102,7 @@ def play(
     it, so order does not matter; `start_of(episode, attempt)` can replace the environment's seed. A broken episode begins
     again at its next attempt, in a new environment and from another start, as long as the caller keeps iterating.
     """
-    start_of = start_of or partial(_seed, seed)
+    start_of = start_of or partial(episode_seed, seed)
     waiting = deque(todo)
     policy = Policy(algorithm, actor, size, sample, seed)
     seats = [_Seat(make_env, start_of, mark, recorder) for _ in range(size)]
@@ -211,8 +211,3 @@ class _Seat:
         self._mark(-1)
         self.playing = None
         return _Broken(Broke(episode, kind, detail), (episode, attempt + 1))
-
-
-def _seed(seed: int, episode: int, attempt: int) -> int:
-    path = (episode, attempt) if attempt else (episode,)
-    return int(key_data(seed, EVALUATION, *path)[0] >> 1)

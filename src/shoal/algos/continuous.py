@@ -110,7 +110,10 @@ class ContinuousControl(OffPolicy[C, N]):
         """(action in [-1, 1], carry) after warm-up, from standard normal `noise` [B, A]."""
 
     def actor_state(self, state: LearnerState) -> ActorState:
-        """The policy's part of the state; the critics stay with the learner. Warm-up lasts until the first gradient."""
+        """The policy's part of the state; the critics stay with the learner.
+
+        Actions are random until the first gradient. A state that begins with another run's weights has its count of gradients.
+        """
         warm = (state.step == 0).astype(jnp.float32)
         return self.acting({"policy": state.params["policy"]}, state, {**self.explore(state), "warmup": warm})
 

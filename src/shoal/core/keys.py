@@ -14,6 +14,12 @@ def key_data(seed: int, *path: int) -> np.ndarray:
     return np.random.SeedSequence(entropy=seed, spawn_key=path).generate_state(2)
 
 
+def episode_seed(seed: int, episode: int, attempt: int = 0) -> int:
+    """The environment's seed for one episode of an evaluation; a broken episode is played again as the next attempt."""
+    path = (episode, attempt) if attempt else (episode,)
+    return int(key_data(seed, EVALUATION, *path)[0] >> 1)
+
+
 def resumed_at(start: int) -> tuple[int, ...]:
     """The suffix of a key path in a run resumed from `start`, when the number of keys drawn before is unknown."""
     return (start,) if start else ()

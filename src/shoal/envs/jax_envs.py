@@ -25,7 +25,8 @@ class JaxEnv(Protocol):
     """One environment as pure functions. Hashable: two equal ones compile once. Its state is a tree of arrays.
 
     Observations are float32 vectors or uint8 images (height, width, channels), as `spec` says. Actions arrive in
-    the environment's own range: a Continuous part is already scaled to its bounds.
+    the environment's own range: a Continuous part is already scaled to its bounds. Optional: `render(state)`, a picture;
+    `judged`, the JaxEnv that evaluation plays instead of this one.
     """
 
     @property

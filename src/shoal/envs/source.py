@@ -97,7 +97,8 @@ class EnvSource:
     def single(self, render: bool = False) -> EvalEnv:
         """One environment for evaluation. `render` asks for frames; the result's `can_render` says whether it has any."""
         if self.judge == "jax":
-            return JaxSingle(self._jax())
+            env = self._jax()
+            return JaxSingle(getattr(env, "judged", env))
         if self.judge == "envpool":
             return pool.EnvPoolSingle(self.name, registry.envpool_id(self.target), render)
         judge = self._judged()

@@ -136,7 +136,7 @@ def _train(
     result = launch.run(
         plan,
         out=RunFolder.create(out, plan.source.name, plan.settings.algo, child),
-        weights=_first_leaves(vectors, begun),
+        weights=first_leaves(vectors, begun),
         driver=driver,
         quiet=quiet,
     )
@@ -167,9 +167,11 @@ def check_same(welcome: wire.Welcome, vectors: StateVectors, plan: Plan) -> None
         raise BadInput("architecture: the parent's normaliser or moments differ from those of the run on this machine")
 
 
-def _first_leaves(vectors: StateVectors, begun: Exchanged) -> dict[str, np.ndarray]:
+def first_leaves(vectors: StateVectors, begun: Exchanged) -> dict[str, np.ndarray]:
+    """Leaves of the state that a child begins with. Weights that no child has changed yet do not count as trained."""
     assert begun.weights is not None
-    return vectors.leaves(begun.weights, begun.normaliser, {})
+    leaves = vectors.leaves(begun.weights, begun.normaliser, {})
+    return leaves if begun.version else {name: leaf for name, leaf in leaves.items() if name != "step"}
 
 
 def _say(message: str) -> None:

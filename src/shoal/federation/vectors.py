@@ -78,8 +78,8 @@ class StateVectors:
     def leaves(
         self, weights: np.ndarray, counts: Counts | None, moments: Mapping[str, np.ndarray]
     ) -> dict[str, np.ndarray]:
-        """Leaves of a state with these weights; target networks are equal to them."""
-        found = self._leaves("params", weights)
+        """Leaves of a state with these weights; target networks are equal to them. It counts as trained: its policy acts."""
+        found = {**self._leaves("params", weights), "step": np.ones((), np.int32)}
         found |= {f"extra/target/{name}": found[f"params/{name}"] for name in self._targets}
         if counts is not None and self.like.obs is not None:
             found |= {f"obs/{name}": np.asarray(part) for name, part in self.statistics(counts)._asdict().items()}

@@ -113,5 +113,6 @@ def make_blueprint(
             raise BadInput(
                 f"--from: its weights do not fit this run's net or spaces ({', '.join(strange[:2]) or 'none'})"
             )
-        blueprint = replace(blueprint, state=kept)
+        trained = {"step": weights["step"]} if "step" in weights else {}  # then it acts by its policy from the start
+        blueprint = replace(blueprint, state={**kept, **trained})
     return blueprint

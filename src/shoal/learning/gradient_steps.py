@@ -13,7 +13,7 @@ from shoal.core.algorithm import Algorithm, LearnerState, Replay
 from shoal.core.blueprint import Blueprint
 from shoal.core.keys import LEARNING, key_data
 from shoal.core.program import Part, Snapshot
-from shoal.core.telemetry import metric_name
+from shoal.core.telemetry import metric_name, over_all
 from shoal.core.trajectory import Array, Trajectory
 from shoal.core.weights import flat
 from shoal.learning.minibatches import one_part, samples_of
@@ -28,6 +28,31 @@ class Gradient(NamedTuple):
     stop: bool  # neither this nor a further gradient of the unroll should be applied
     moved: np.ndarray | None = None  # [groups] bool: parameter groups that it moves; None means all
     errors: np.ndarray | None = None  # [batch] of its rows, if they were drawn from a replay
+
+
+class CycleMetrics:
+    """Metrics of gradients, combined over whole cycles: a cycle ends with a gradient that moves every parameter group.
+
+    The metrics of a group are 0 in gradients that leave it out, so that a single gradient shows either too little or too much.
+    """
+
+    def __init__(self) -> None:
+        self._open: list[dict[str, float]] = []
+        self._ended: list[dict[str, float]] = []
+        self._shown: dict[str, float] = {}
+
+    def add(self, gradient: Gradient) -> None:
+        self._open.append(gradient.metrics)
+        if gradient.moved is None or gradient.moved.all():
+            self._ended += self._open
+            self._open = []
+
+    def take(self) -> dict[str, float]:
+        """Metrics of the cycles that ended since the last call, or those of the last call if none did."""
+        if self._ended:
+            self._shown = {n: over_all(n, [one[n] for one in self._ended]) for n in self._ended[0]}
+            self._ended = []
+        return self._shown
 
 
 class GradientSteps(Protocol):

@@ -20,7 +20,7 @@ from shoal.core.ports import NOT_YET, Op, Stream, Table
 from shoal.core.program import Ports
 from shoal.core.record import Field, Record
 from shoal.core.trajectory import Array, Trajectory
-from shoal.learning.gradient_steps import Gradient, GradientSteps, ReplayGradients, compiled_steps
+from shoal.learning.gradient_steps import CycleMetrics, Gradient, GradientSteps, ReplayGradients, compiled_steps
 from shoal.learning.replay_update import blank_minibatches, explore_metrics, learn
 from shoal.learning.shared_layout import SharedLayout
 from shoal.learning.soundness import SOUND, Watch, is_sound, seen_in
@@ -219,7 +219,7 @@ class Sharded:
         self._worker, self._layout, self._gradients = worker, layout, gradients
         self._settle = compiled_steps(blueprint.algorithm).settle
         self._slice = layout.slice_size(self._shards)
-        self._version, self._waited = 0, 0.0
+        self._version, self._waited, self._metrics = 0, 0.0, CycleMetrics()
 
     def waited(self) -> float:
         return self._waited
@@ -232,16 +232,16 @@ class Sharded:
     def learn(self, state: LearnerState, unroll: Unroll) -> Learning:
         """Each gradient is computed on the newest weights that the servers have published by then."""
         taken, due = self._gradients.take(state, unroll.acted, unroll.trajectory, unroll.version, unroll.progress)
-        state, lag, metrics, depths, sound = taken, 0, dict[str, float](), [self._depth()], True
+        state, lag, bad, depths, sound = taken, 0, dict[str, float](), [self._depth()], True
         for index in range(due):
             if index:
                 state = self._settle(state, self._layout.unpack(self.pull(), state).params)
             gradient = self._gradients.gradient(state, index)
-            metrics = gradient.metrics
-            if not is_sound(gradient.vector, metrics):  # it is not sent, and the next one would be no better
-                self._watch.bad(seen_in(self._algorithm, state, metrics, [unroll.trajectory]))
-                sound = False
+            if not is_sound(gradient.vector, gradient.metrics):  # it is not sent, and the next one would be no better
+                self._watch.bad(seen_in(self._algorithm, state, gradient.metrics, [unroll.trajectory]))
+                sound, bad = False, gradient.metrics
                 break
+            self._metrics.add(gradient)
             if gradient.errors is not None:
                 self._gradients.learnt(index, gradient.errors[None])
             if gradient.stop:
@@ -256,7 +256,8 @@ class Sharded:
             self._watch.good()
         if due and sound:  # what was not sent counts as no gradient
             state = self._settle(state, self._layout.unpack(self.pull(), state).params)
-        return Learnt(state, {**metrics, "queue/depth": float(np.mean(depths))}, lag)
+        metrics = {**(self._metrics.take() if due else {}), **bad, "queue/depth": float(np.mean(depths))}
+        return Learnt(state, metrics, lag)
 
     def _depth(self) -> float:
         return float(np.mean([stream.depth(self._worker) for stream in self._streams]))

@@ -30,23 +30,27 @@ class BoosterEnv(gymnasium.Env[np.ndarray, Any]):
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[np.ndarray, dict[str, float]]:
         super().reset(seed=seed)
-        self._state, obs = _reset(self.booster, self._key())
+        self._state, obs = _reset(self.booster, draw_key(self.np_random))
         return np.asarray(obs), self._info()
 
     def step(self, action: Any) -> tuple[np.ndarray, float, bool, bool, dict[str, float]]:
         if self._state is None:
             raise RuntimeError("step before reset")
-        self._state, obs, reward, terminated = _step(self.booster, self._state, np.asarray(action), self._key())
+        self._state, obs, reward, terminated = _step(
+            self.booster, self._state, np.asarray(action), draw_key(self.np_random)
+        )
         truncated = int(self._state.steps) >= self.booster.max_steps
         return np.asarray(obs), float(reward), bool(terminated), truncated, self._info()
-
-    def _key(self) -> Array:
-        return np.uint32(self.np_random.integers(2**32))
 
     def _info(self) -> dict[str, float]:
         assert self._state is not None
         newest = np.asarray(self._state.window)[-1]
         return {channel: float(value) for channel, value in zip(CHANNELS, newest, strict=True)}
+
+
+def draw_key(rng: np.random.Generator) -> np.uint32:
+    """The seed of one reset's or one step's randomness."""
+    return np.uint32(rng.integers(2**32))
 
 
 @partial(jax.jit, static_argnums=0)

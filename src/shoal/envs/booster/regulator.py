@@ -13,8 +13,11 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from gymnasium.utils import seeding
 
+from shoal.core.keys import episode_seed
 from shoal.core.trajectory import Array
+from shoal.envs.booster.gym import draw_key
 from shoal.envs.booster.plant import ALPHA, GAMMA, IMINER, VIMIN
 from shoal.envs.booster.task import Booster
 
@@ -36,20 +39,23 @@ class Regulated(NamedTuple):
 
 
 def regulate(env: Booster, gains: Gains, episodes: int = 100, seed: int = 0) -> Regulated:
-    """Whole episodes of `env` under a PI regulator that begins with beta = 0."""
-    keys = jax.random.split(jax.random.key(seed), episodes)
-    rewards, errors, settings = _episodes(env, gains, keys)
+    """Whole episodes of `env` under a PI regulator that begins with beta = 0.
+
+    They have the starts and the noise of an evaluation of the Gymnasium form with this seed (`shoal eval RUN --seed S`).
+    """
+    draws = np.stack([episode_draws(seed, episode, env.max_steps) for episode in range(episodes)])
+    rewards, errors, settings = _episodes(env, gains, draws)
     return Regulated(np.asarray(rewards).sum(1), np.asarray(errors), np.asarray(settings))
 
 
 def follow(env: Booster, policy: Callable[[np.ndarray], Any], seed: int = 0) -> Regulated:
     """One episode under an agent, with the start and the noise of `regulate(env, gains, 1, seed)`."""
-    first, rest = jax.random.split(jax.random.split(jax.random.key(seed), 1)[0])
-    state, obs = env.reset(first)
+    first, *rest = episode_draws(seed, 0, env.max_steps)
+    state, obs = env.reset(jax.random.key(first))
     step = jax.jit(env.step)
     seen = np.zeros((3, env.max_steps), np.float32)
-    for tick, key in enumerate(jax.random.split(rest, env.max_steps)):
-        state, obs, reward, terminated = step(state, np.asarray(policy(np.asarray(obs))), key)
+    for tick, draw in enumerate(rest):
+        state, obs, reward, terminated = step(state, np.asarray(policy(np.asarray(obs))), jax.random.key(draw))
         seen[:, tick] = float(reward), float(state.window[-1, IMINER]), float(state.window[-1, VIMIN])
         if terminated:
             break
@@ -57,21 +63,26 @@ def follow(env: Booster, policy: Callable[[np.ndarray], Any], seed: int = 0) -> 
     return Regulated(rewards.sum(1), errors, settings)
 
 
+def episode_draws(seed: int, episode: int, steps: int) -> np.ndarray:
+    """[1 + steps] what `BoosterEnv` draws for the start and for each step of one episode of an evaluation."""
+    rng, _ = seeding.np_random(episode_seed(seed, episode))
+    return np.array([draw_key(rng) for _ in range(1 + steps)])
+
+
 @partial(jax.jit, static_argnums=0)
-def _episodes(env: Booster, gains: Gains, keys: Array) -> tuple[Array, Array, Array]:
+def _episodes(env: Booster, gains: Gains, draws: Array) -> tuple[Array, Array, Array]:
     centre = float(env.series.mean[VIMIN])
 
-    def tick(carry: tuple[Array, Array, Array], key: Array) -> tuple[tuple[Array, Array, Array], tuple[Array, ...]]:
+    def tick(carry: tuple[Array, Array, Array], draw: Array) -> tuple[tuple[Array, Array, Array], tuple[Array, ...]]:
         state, beta, ended = carry
         error = state.window[-1, IMINER]
-        state, _, reward, terminated = env.apply(state, centre - gains.alpha * error - beta, key)
+        state, _, reward, terminated = env.apply(state, centre - gains.alpha * error - beta, jax.random.key(draw))
         seen = jnp.where(ended, 0.0, jnp.array([reward, state.window[-1, IMINER], state.window[-1, VIMIN]]))
         return (state, beta + gains.gamma * error, ended | terminated), tuple(seen)
 
-    def episode(key: Array) -> tuple[Array, Array, Array]:
-        first, rest = jax.random.split(key)
-        state, _ = env.reset(first)
+    def episode(draws: Array) -> tuple[Array, Array, Array]:
+        state, _ = env.reset(jax.random.key(draws[0]))
         start = (state, jnp.float32(0), jnp.bool_(False))
-        return jax.lax.scan(tick, start, jax.random.split(rest, env.max_steps))[1]
+        return jax.lax.scan(tick, start, draws[1:])[1]
 
-    return jax.vmap(episode)(keys)
+    return jax.vmap(episode)(draws)

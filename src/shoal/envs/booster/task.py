@@ -2,12 +2,13 @@
 
 Agents train on the surrogate: it predicts IMINER, to which the recorded residual of that tick is added, so that noise and
 drift act on the agent as they did on the recording; the other channels are replayed. With `plant` the
-synthetic plant itself is stepped, which is where agents are judged.
+synthetic plant itself is stepped, which is where agents are judged. A user's series has no plant: its agents train on the
+first part and are judged on the surrogate with `held_out`, on rows that neither they nor the surrogate were fitted to.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar, NamedTuple
 
 import jax
@@ -49,6 +50,7 @@ class Booster:
     data: str | None = None
     continuous: bool = False
     plant: bool = False
+    held_out: bool = False
 
     max_steps: ClassVar[int] = STEPS
 
@@ -57,6 +59,13 @@ class Booster:
             raise BadInput(f"plant is True with data {self.data!r}: a recorded series has no plant to step")
         if self.data is not None:
             load(self.data)
+
+    @property
+    def judged(self) -> Booster:
+        """Where its agents are evaluated: the plant, or the held-out part of a user's series."""
+        if self.plant:
+            return self
+        return replace(self, plant=True) if self.data is None else replace(self, held_out=True)
 
     @property
     def series(self) -> Series:
@@ -76,10 +85,15 @@ class Booster:
         return EnvSpec(name, ObsSpec((len(CHANNELS),)), ActionSpec((Categorical((ACTIONS,)),), scalar=True))
 
     def reset(self, key: Array) -> tuple[State, Array]:
-        """Begin at a random row: of the fitted part on the surrogate, of the held-out part on the plant."""
+        """Begin at a random row: of the fitted part on the surrogate, of the held-out part on the plant and with `held_out`.
+
+        With `held_out` only the columns before an episode may lie in the fitted part, because a short series has few others.
+        """
         series = self.series
-        first, last = (series.split, len(series.rows)) if self.plant else (0, series.split)
-        row = jax.random.randint(key, (), first + HISTORY - 1, last - STEPS)
+        first, last = HISTORY - 1, series.split
+        if self.plant or self.held_out:
+            first, last = series.split + (HISTORY if self.plant else 0) - 1, len(series.rows)
+        row = jax.random.randint(key, (), first, last - STEPS)
         history = jax.lax.dynamic_slice_in_dim(jnp.asarray(series.rows), row - HISTORY + 1, HISTORY)
         limits = jnp.stack([history[:, VIMIN].min(), history[:, VIMIN].max()])
         window = history[-WINDOW:]
