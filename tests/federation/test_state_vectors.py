@@ -51,7 +51,7 @@ def test_a_child_computes_no_weights_that_its_parent_sends(algo: Any, monkeypatc
     assert len(programs) == 1 and "qr" not in programs[0] and "geqrf" not in programs[0]
     assert began.keys() == whole.keys()
     for name, leaf in began.items():
-        if name.startswith(("params/", "extra/target/")):
+        if name.startswith(("params/", "extra/target/", "step")):  # "step": the weights count as trained
             continue
         assert leaf.dtype == whole[name].dtype and leaf.tobytes() == whole[name].tobytes(), name
     np.testing.assert_array_equal(np.concatenate([began[f"params/{n}"].reshape(-1) for n in vectors._names]), sent)
