@@ -205,8 +205,8 @@ def test_constraints(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
     assert shoal("own_law_functions:f --config warm.toml --budget 80 --out run --json") == 0
     captured = capfd.readouterr()
     got = last_line(captured.out)
-    assert got["violations"] <= 1 and got["regret"]["n"] == 16 - got["violations"]
-    assert f"constraints: violated at {got['violations']} of 16 held-out conditions" in captured.err
+    assert got["violations"] <= 1 and got["regret"]["n"] == 32 - got["violations"]
+    assert f"constraints: violated at {got['violations']} of 32 held-out conditions" in captured.err
     row = json.loads(Path("run/evaluations.jsonl").read_text().splitlines()[0])
     assert row["warm"] == pytest.approx(row["bias"] - row["temp"] / 50)
 
@@ -283,7 +283,9 @@ CASES = {
     f"{F} robust.toml": ["'median'", "worst"],
     f"{F} jax.toml": ["'mode'", "JAX"],
     f"{F} list.toml": ["knobs", "table"],
-    f"{F} never.toml --algo surrogate --budget 80": ["never <= 0", "none of 64 points", "lowest value was 1."],
+    "own_law_functions:fails --config problem.toml --budget 300": ["64 evaluations failed", "no such device"],
+    "sphere --budget 3 --data absent.csv": ["cannot read", "absent.csv"],
+    f"{F} never.toml --budget 80": ["never <= 0", "none of 64 points", "lowest value was 1."],
     f"{F} never.toml --budget 40000 --algo ppo": ["never <= 0", "none of 1,024 points"],
     f"{F} noname.toml": ["subject_to", "'warm'", "module:function"],
     f"{F} nolimit.toml": ["own_law_functions:cold"],

@@ -165,11 +165,76 @@ def test_a_stopped_run_goes_on_and_loses_nothing(tmp_path: Path) -> None:
         half.write('{"x": 0.1, "c"')  # a kill in the middle of a line
     f = Counted()
     learnt = frugal(bowl(f), None, resume=tmp_path / "run")
-    assert f.calls == 40 - 23 and len(file.read_text().splitlines()) == 40
+    assert f.calls == 40 - 23, "eight of them to see whether f is the same"
+    assert len(file.read_text().splitlines()) == 40 - 8 and learnt.summary["evaluations_of"]["checking"] == 8
     assert off(learnt.law) < 0.02
     other = Problem(lambda y: 0.0, knobs={"y": (-1, 1)}, kind="python")
     with pytest.raises(BadInput, match="is of another problem"):
         frugal(other, None, resume=tmp_path / "run")
+
+
+@pytest.mark.parametrize("stop_at", [5, 24, 41])
+def test_a_resumed_run_proposes_what_an_uninterrupted_one_does(tmp_path: Path, stop_at: int) -> None:
+    fails = lambda x, c: x > 0.8  # noqa: E731
+    frugal(bowl(Counted(fails)), tmp_path / "whole", budget=60, seed=3)
+    with pytest.raises(KeyboardInterrupt):
+        frugal(bowl(Counted(fails, stop_at=stop_at)), tmp_path / "run", budget=60, seed=3)
+    f = Counted(fails)
+    frugal(bowl(f), None, resume=tmp_path / "run", budget=60)  # the seed is the stopped run's
+    whole, again = ((tmp_path / name / "evaluations.jsonl").read_text().splitlines() for name in ("whole", "run"))
+    checks = min(8, stop_at - 1)
+    assert f.calls == 60 - (stop_at - 1) and len(again) >= 60 - 8
+    same = 56 - 2 * checks  # the last batch is shorter by the checks
+    assert again[:same] == whole[:same]
+
+
+def test_an_f_that_changed_is_noticed_when_its_run_is_resumed(tmp_path: Path) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        frugal(bowl(Counted(stop_at=24)), tmp_path / "run")
+    file = tmp_path / "run" / "evaluations.jsonl"
+    before = file.read_text()
+
+    class Other(Counted):
+        def __call__(self, x: float, c: float) -> float:
+            return super().__call__(x, c) + 1e-3 * (c > 0.5)  # in a part of the box, and by little
+
+    f = Other()
+    with pytest.raises(
+        BadInput, match=r"bowl changed since this run was stopped: at x=\S+, c=0\.\d+ it was \S+ and is"
+    ):
+        frugal(bowl(f), None, resume=tmp_path / "run")
+    assert f.calls == 8 and file.read_text() == before
+    noisy = Counted(noise=0.05)
+    learnt = frugal(bowl(noisy, noisy=True), None, resume=tmp_path / "run", budget=36)
+    assert learnt.evaluations == noisy.calls == 36 - 23, "noise is no change"
+
+
+def test_refining_uses_f_and_no_more_of_it_than_told(tmp_path: Path) -> None:
+    class Wavy(Counted):
+        def __call__(self, x: float, c: float) -> float:
+            return super().__call__(x, c) + 0.05 * np.sin(25.0 * x)
+
+    law = frugal(bowl(Wavy()), tmp_path / "run", budget=16).law
+    f = law.problem.devices[0]
+    line = np.linspace(-1, 1, 4001)
+    won = []
+    for c in (-0.7, 0.1, 0.6):
+        best = min((x - 0.5 * c - 0.3) ** 2 + 0.05 * np.sin(25.0 * x) for x in line)
+        answer, f.calls = f(c=c, **law(c=c)), 0
+        found = law.refine({"c": c}, evaluations=20)
+        assert f.calls == 20
+        value = f(c=c, **found)
+        assert best - 1e-6 <= value <= answer
+        won.append((value - best) / (answer - best))
+    assert np.median(won) < 0.05  # at -0.7 it stays in the valley beside the best one
+    f.calls = 0
+    assert law.refine(c=0.1, evaluations=1) == law(c=0.1) and f.calls == 1
+    with pytest.raises(BadInput, match="evaluations is 0: at least 1"):
+        law.refine(c=0.1, evaluations=0)
+    raw = Law(law.problem, law.weights, 1, META)
+    f.calls = 0
+    raw.refine(c=0.1, evaluations=7)
+    assert f.calls == 7
 
 
 def test_a_table_of_a_lab_is_a_warm_start(tmp_path: Path) -> None:

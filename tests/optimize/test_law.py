@@ -180,8 +180,8 @@ def test_regret_against_a_known_optimum() -> None:
 def test_refine_is_never_worse_and_finds_the_real_knobs() -> None:
     law = law_for(PROBLEM, seed=4)
     for conditions in ({"temp": 25.0, "vdd": 1.8}, {"temp": -40.0, "vdd": 2.0}):
-        answer, polished = law(**conditions), law.refine(conditions, budget=800)
-        assert polished == law.refine(budget=800, **conditions)
+        answer, polished = law(**conditions), law.refine(conditions, evaluations=800)
+        assert polished == law.refine(evaluations=800, **conditions)
         assert mixed(**polished, **conditions) <= mixed(**answer, **conditions) + 1e-9
         assert (polished["mode"], polished["taps"], polished["on"]) == (answer["mode"], answer["taps"], answer["on"])
         assert polished["bias"] == pytest.approx(1 + conditions["temp"] / 100, abs=0.02)
@@ -276,7 +276,7 @@ def test_without_conditions_the_law_is_a_constant(tmp_path: Path) -> None:
     problem = Problem(lambda x: (x - 0.3) ** 2, knobs={"x": (-1, 1)}, name="plain")
     law = law_for(problem)
     assert law() == law()
-    assert law.refine(budget=100)["x"] == pytest.approx(0.3, abs=1e-3)
+    assert law.refine(evaluations=100)["x"] == pytest.approx(0.3, abs=1e-3)
     law.save(tmp_path / "law.safetensors")
     assert load(tmp_path / "law.safetensors", problem)() == law()
 

@@ -8,6 +8,7 @@ ones look where the surrogate is unsure.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -43,6 +44,23 @@ class Explorer:
         self._fitted_to = -1
         self._gaps = np.zeros(0)
 
+    @classmethod
+    def knowing(cls, problem: Problem, surrogate: Surrogate, models: Sequence[Surrogate]) -> Explorer:
+        """An explorer with the rows of these surrogates, and their lengths until the rows have grown."""
+        made = cls(problem)
+        made.surrogate = Surrogate(surrogate.kernel, surrogate.theta)
+        made.models = tuple(Surrogate(model.kernel, model.theta) for model in models)
+        known = np.array([model.values for model in models]).reshape(len(models), len(surrogate.rows))
+        made.tell(surrogate.rows, surrogate.values, known)
+        n = len(surrogate.failed)
+        made.tell(surrogate.failed, np.full(n, np.nan), np.full((len(models), n), np.nan))
+        made._fit_at = int(len(surrogate.rows) * GROWTH) + 1
+        return made
+
+    def search(self) -> Search:
+        """Finds the answers of a law with these surrogates."""
+        return Search(self.problem, self.surrogate, limits=self.models)
+
     def tell(self, points: np.ndarray, values: np.ndarray, limits: np.ndarray | None = None) -> None:
         """Add points [n, width] with their values [n] and those of the constraints [G, n], NaN where they failed."""
         if limits is None:
@@ -57,13 +75,17 @@ class Explorer:
         return self._new(even_points(self.problem, count, self._rng))
 
     @one_thread()
-    def ask(self, count: int) -> np.ndarray:
-        """At most `count` new points [n, width]; none if all points of a finite problem have been tried."""
+    def ask(self, count: int, conditions: np.ndarray | None = None) -> np.ndarray:
+        """At most `count` new points [n, width]; none if all points of a finite problem have been tried.
+
+        Conditions [count, n_conditions] are drawn evenly unless given; a point that the surrogate proposes twice has another one.
+        """
         if not np.isfinite(self.values).any():
             return self.design(count)
         self.refresh()
         problem, surrogate = self.problem, self.surrogate
-        conditions = even_conditions(problem, count, self._rng)
+        if conditions is None:
+            conditions = even_conditions(problem, count, self._rng)
         search = Search(problem, surrogate, self._candidates(), self.models, margin=0.0)
         kappas = np.resize(np.roll(KAPPAS, -len(self.values)), count)
         points = np.empty((count, problem.width))

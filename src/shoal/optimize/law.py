@@ -186,35 +186,28 @@ class Law:
         return Regret(float(gap.mean()), _interval(gap, seed), float(gap.max()), len(gap))
 
     def refine(
-        self, conditions: Mapping[str, float] | None = None, /, *, budget: int = 200, **more: float
+        self, conditions: Mapping[str, float] | None = None, /, *, evaluations: int = 200, **more: float
     ) -> dict[str, Any]:
-        """The law's answer, polished by a local optimiser that starts there: `refine(c)` or `refine(temp=25, vdd=1.8)`.
+        """The law's answer, improved by f: `refine(c, evaluations=20)` or `refine(temp=25, vdd=1.8)`.
 
-        It moves the real knobs and leaves the others as the law chose them; `budget` evaluations of f at most.
+        The best of at most `evaluations` points, of which the law's own answer is the first. A law with a surrogate tries where
+        that expects less; another one moves the real knobs by a local optimiser and leaves the others as they are.
         """
-        from scipy.optimize import minimize
+        from shoal.optimize import refining
 
         self._needs_f()
+        if evaluations < 1:
+            raise BadInput(f"evaluations is {evaluations}: at least 1")
         conditions = {**(conditions or {}), **more}
         self._check(conditions)
         point = self._answered(self.problem.normalise(**conditions)[None], polish=True)[0]
+        if self.surrogate is not None:
+            found = refining.by_surrogate(self.problem, self.surrogate, self.limits, point, evaluations)
+            return self._knobs(found)
         columns = self._real_columns()
         if not columns:  # no real knob to polish
             return self(**conditions)
-
-        def value(x: np.ndarray) -> float:
-            trial = point.copy()
-            trial[columns] = np.clip(x, -1.0, 1.0)
-            got = float(self.problem.evaluate(trial[None])[0])
-            return got if np.isfinite(got) else 1e30
-
-        # A small simplex, because the law's answer is near the optimum and the optimiser's own first steps would leave it.
-        inward = np.where(point[columns] > 0, -0.05, 0.05)
-        simplex = np.vstack([point[columns], point[columns] + np.diag(inward)])
-        limits: Any = {"maxfev": budget, "initial_simplex": simplex}
-        found = minimize(value, point[columns], method="Nelder-Mead", options=limits)
-        point[columns] = np.clip(found.x, -1.0, 1.0)  # the best point seen; the law's own answer was the first
-        return self._knobs(point)
+        return self._knobs(refining.by_simplex(self.problem, columns, point, evaluations))
 
     def save(self, path: str | Path) -> None:
         """Write one safetensors file with its own description; reading it executes nothing."""

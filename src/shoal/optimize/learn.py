@@ -103,13 +103,14 @@ def learn(
         RunFailed: no episode of the first updates finished.
     """
     began = time.monotonic() if started_at is None else started_at
+    why = ""
     if algo == "auto":
         algo, budget, why = choose(problem, budget)
-        if not quiet:
-            print(why, file=sys.stderr, flush=True)
+    announce = why if not quiet else ""
     if algo == frugal.ALGO:
         spend = frugal.BUDGET if budget is None else budget
         how: dict[str, Any] = {"quiet": quiet, "score": score, "data": data, "resume": resume, "started_at": began}
+        how["announce"] = announce
         return frugal.learn_frugally(problem, budget=spend, seed=seed, out=out, **how)
     if data is not None or resume is not None:
         raise BadInput(f"algo is {algo!r}: only {frugal.ALGO} uses earlier evaluations, data and resume")
@@ -162,6 +163,8 @@ def learn(
     if purse is not None:
         plan = plan_of(purse.steps(tried))
     folder = RunFolder.create(out, f"law-{problem.name}", algo, sampler)
+    if announce:
+        print(announce, file=sys.stderr, flush=True)
     scorer = Scorer(problem) if score else None
     chooser = Chooser(problem) if keep == "best" else None
     finished = Finished(problem, episodes)

@@ -39,7 +39,7 @@ class Record:
         names = (*self._problem.limit_names, VALUE)
         columns = [values] if limits is None else [*limits, values]
         for point, told in zip(points, np.stack(columns, 1).tolist(), strict=True):
-            row = {name: _plain(v) for name, v in self._problem.denormalise(point).items()}
+            row = {name: plain(v) for name, v in self._problem.denormalise(point).items()}
             found = {n: v if math.isfinite(v) else None for n, v in zip(names, told, strict=True)}
             self._file.write(msgspec.json.encode({**row, **found}) + b"\n")
         self._file.flush()
@@ -150,7 +150,7 @@ def _axis_at(problem: Problem, column: int) -> str:
     raise AssertionError
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
     """A value as JSON has it; a choice that is neither a word nor a number, by its text."""
     if isinstance(value, np.generic):
         value = value.item()
