@@ -58,7 +58,7 @@ def token(tmp_path: Path) -> str:
         (["parent", "CartPole-v1", "--child-tokens", "pi=T"], "--child-tokens has 1 files for 0 children"),
         (["parent", "CartPole-v1", "--child-tokens", "pi"], "expected NAME=FILE"),
         (["parent", "CartPole-v1", "--child-tokens", "pi=T,pi=U"], "a name of its own"),
-        (["parent", "CartPole-v1", "--child-tokens", "../pi=T"], "--child-tokens has '../pi': a name is 1 to 64"),
+        (["parent", "CartPole-v1", "--child-tokens", "../pi=T"], "--child-tokens is '../pi': 1 to 64 of"),
         (["parent", "CartPole-v1", "--every-updates", "-1"], "--every-updates is '-1'"),
         (["parent", "CartPole-v1", "--alfa", "1"], "unknown option --alfa. Did you mean '--alpha'"),
         (["parent", "CartPole-v1", "--sinks", "paper"], "unknown sink 'paper'"),

@@ -31,7 +31,7 @@ def started(monkeypatch: pytest.MonkeyPatch) -> Started:
         returns = [score, score + 1, score + 4]
         (out / "evaluation.json").write_text(json.dumps({"sampled": {"returns": returns, "greedy": False}}))
         lines = [{"step": s, "episode/return": score, "speed/env_steps": s, "speed/updates": s} for s in (1, 2)]
-        lines += [{"step": s, "eval/return": score + s, "eval/updates": s} for s in (1, 3)]
+        lines += [{"step": 2 + s, "eval/return": score + s, "eval/updates": s} for s in (1, 3)]
         (out / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
         return out
 

@@ -117,6 +117,4 @@ def checked_name(flag: str, name: str) -> str:
     try:
         return msgspec.convert(name, Name)
     except msgspec.ValidationError:
-        raise BadInput(
-            f"{flag} has {name!r}: a name is 1 to 64 of A-Z a-z 0-9 _ . - and begins with a letter or digit"
-        ) from None
+        raise BadInput(f"{flag} is {name!r}: 1 to 64 of A-Z a-z 0-9 _ . - that begin with a letter or digit") from None
