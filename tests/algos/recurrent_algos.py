@@ -44,7 +44,7 @@ def make(name: str, cell: str = "lstm", dueling: bool = False, **settings: Any) 
 
 def begin(algorithm: Any) -> Any:
     """Weights in float64 that are not symmetric, and targets that differ from them."""
-    state, rng = algorithm.init(jax.random.key(1)), np.random.default_rng(2)
+    state, rng = jax.jit(algorithm.init)(jax.random.key(1)), np.random.default_rng(2)
 
     def loud(tree: Any) -> Any:
         return jax.tree.map(lambda p: np.asarray(p, np.float64) + 0.5 * rng.normal(size=p.shape), tree)
@@ -83,7 +83,8 @@ def trajectory(algorithm: Any, seed: int = 0) -> Trajectory:
 
 def drawn(algorithm: Any, seed: int = 0) -> Drawn:
     """All sequences of an unroll, as one minibatch with weights."""
-    kept = algorithm.prepare(begin(algorithm), None, trajectory(algorithm, seed), jax.random.key(0))[1]
+    unroll = trajectory(algorithm, seed)
+    kept = jax.jit(algorithm.prepare)(begin(algorithm), None, unroll, jax.random.key(0))[1]
     flat = [np.asarray(x).reshape(-1, *x.shape[2:]) for x in kept.rows]
     rows = Sequences(*(x.astype(np.float64) if x.dtype == np.float32 else x for x in flat))
     return Drawn(rows, np.linspace(0.2, 1.0, len(rows.reward)))

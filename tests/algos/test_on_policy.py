@@ -79,7 +79,7 @@ def test_where_columns_mix_returns_stay_with_their_environments(name: str) -> No
     cls = ALGOS[name]
     net = {"ppo": ActorCritic(NetConfig(hidden=(4,)), SPEC), "dqn": QNetwork(QNetConfig(hidden=(4,)), SPEC)}[name]
     algorithm = cls(build(cls.Config, settings), Task(spec=SPEC, envs=1, mixed=True), net)
-    state = algorithm.init(jax.random.key(0))
+    state, prepare = jax.jit(algorithm.init)(jax.random.key(0)), jax.jit(algorithm.prepare)
     assert state.reward is not None
     running, earned, every = {"a": 0.0, "b": 0.0}, {"a": np.zeros(1, np.float32), "b": np.zeros(1, np.float32)}, []
     for env in "aabab":
@@ -102,7 +102,7 @@ def test_where_columns_mix_returns_stay_with_their_environments(name: str) -> No
             carry={EARNED: earned[env]},
             version=np.zeros((length, 1), np.int32),
         )
-        state, _ = algorithm.prepare(state, algorithm.actor_state(state), tr, jax.random.key(0))
+        state, _ = prepare(state, algorithm.actor_state(state), tr, jax.random.key(0))
         earned[env] = np.asarray(algorithm.earned(earned[env], reward, boundary, valid))
         np.testing.assert_allclose(earned[env], running[env], rtol=1e-5)
     np.testing.assert_allclose(state.reward.moments.mean, np.mean(every), rtol=1e-4)
@@ -112,12 +112,12 @@ def test_where_columns_mix_returns_stay_with_their_environments(name: str) -> No
 def test_normalised_rewards_are_cut_at_ten() -> None:
     """One reward of a million among small ones: its advantage is that of 10, not of its own size."""
     algorithm = ppo(normalise_reward=True, normalise_advantage=False, lam=0.0)
-    state = jax.jit(algorithm.init)(jax.random.key(0))
+    state, prepare = jax.jit(algorithm.init)(jax.random.key(0)), jax.jit(algorithm.prepare)
     small = trajectory()
     for _ in range(300):
-        state, _ = algorithm.prepare(state, algorithm.actor_state(state), small, jax.random.key(0))
+        state, _ = prepare(state, algorithm.actor_state(state), small, jax.random.key(0))
     huge = small._replace(reward=np.where(np.arange(T * B).reshape(T, B) == 5, np.float32(1e6), small.reward))
-    _, batch = algorithm.prepare(state, algorithm.actor_state(state), huge, jax.random.key(0))
+    _, batch = prepare(state, algorithm.actor_state(state), huge, jax.random.key(0))
     target = np.asarray(batch.rows.target)  # episodes of one step: the target is the reward
     assert target.max() == pytest.approx(10.0) and np.median(target) < 5
 
@@ -192,13 +192,15 @@ def test_the_clip_holds_the_policy_near_the_one_that_acted() -> None:
 def test_the_clip_falls_with_the_budget() -> None:
     algorithm = ppo(batch_size=0, clip=0.5, anneal_clip=True, final_rate=0.0)
     state = jax.jit(algorithm.init)(jax.random.key(0))
-    _, batch = algorithm.prepare(state, algorithm.actor_state(state), trajectory(), jax.random.key(0))
+    _, batch = jax.jit(algorithm.prepare)(state, algorithm.actor_state(state), trajectory(), jax.random.key(0))
     # As if every action had become 1.2 times as likely since.
     moved = batch._replace(rows=batch.rows._replace(log_mu=batch.rows.log_mu - jnp.log(1.2)))
 
+    gradients = jax.jit(algorithm.gradients)
+
     def clipped(progress: float) -> float:
         now = state._replace(progress=jnp.float32(progress))
-        return float(algorithm.gradients(now, moved, jax.random.key(0))[1].metrics["clipped"])
+        return float(gradients(now, moved, jax.random.key(0))[1].metrics["clipped"])
 
     assert clipped(0.0) == 0 and clipped(0.9) == 1
 

@@ -116,7 +116,7 @@ def test_dqn_against_loops_and_differences(cell: str, settings: dict[str, Any]) 
     algorithm = make("dqn", cell, **settings)
     state, batch = begin(algorithm), drawn(algorithm)
     with jax.enable_x64(True):
-        grads, feedback = algorithm.gradients(state, batch, jax.random.key(0))
+        grads, feedback = jax.jit(algorithm.gradients)(state, batch, jax.random.key(0))
 
     rows = [one(batch.rows, n) for n in range(len(batch.weight))]
     targets = dqn_targets(algorithm, state, rows)
@@ -174,7 +174,7 @@ def test_continuous_control_against_loops_and_differences(name: str, cell: str) 
     rows = [one(batch.rows, n) for n in range(len(batch.weight))]
     params, old = state.params, state.extra["target"]
     with jax.enable_x64(True):
-        grads, feedback = algorithm.gradients(state, batch, jax.random.key(5))
+        grads, feedback = jax.jit(algorithm.gradients)(state, batch, jax.random.key(5))
         keys = jax.random.split(jax.random.key(5))
         noises = [np.asarray(jax.random.normal(key, (5, len(rows), 1), jnp.float64)) for key in keys]
     alpha = np.exp(params["temperature"]["log"]) if name == "sac" else 0.0

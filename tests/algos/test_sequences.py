@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 from recurrent_algos import WIDTH, B, T, begin, drawn, make, trajectory
@@ -41,7 +40,8 @@ class TestCutting:
     ) -> None:
         algorithm = make("dqn", sequence=length, burn_in=burn_in, n_step=n, reward_scale=2.0)
         tr = trajectory(algorithm)
-        rows, valid = algorithm.prepare(algorithm.init(jax.random.key(0)), None, tr, jax.random.key(0))[1]
+        state = jax.jit(algorithm.init)(jax.random.key(0))
+        rows, valid = jax.jit(algorithm.prepare)(state, None, tr, jax.random.key(0))[1]
         assert rows.obs.shape == (len(algorithm.starts), B, length + 1, WIDTH) and np.all(valid)
         for k, start in enumerate(algorithm.starts):
             for b in range(B):
@@ -89,13 +89,14 @@ class TestCutting:
 class TestEveryAlgorithm:
     def test_acting_carries_the_memory_and_forgets_with_the_episode(self, name: str) -> None:
         algorithm = make(name, sequence=4, burn_in=1)
-        actor = algorithm.actor_state(jax.tree.map(jnp.asarray, algorithm.init(jax.random.key(0))))
+        actor = algorithm.actor_state(jax.jit(algorithm.init)(jax.random.key(0)))
         obs, none, key = np.ones((B, WIDTH), np.float32), np.zeros(B, np.float32), jax.random.key(0)
         carry = algorithm.initial_carry(B)
         first = np.array([True, False, True, False])
-        _, extras, after = algorithm.act(actor, obs, carry, ~first, key, none)
+        act = jax.jit(algorithm.act)
+        _, extras, after = act(actor, obs, carry, ~first, key, none)
         assert np.all(extras[sequences.MEMORY] == 0) and set(after) == set(carry)
-        _, extras, again = algorithm.act(actor, obs, after, first, key, none)
+        _, extras, again = act(actor, obs, after, first, key, none)
         np.testing.assert_array_equal(extras[sequences.MEMORY], sequences.packed({n: after[n] for n in ("h", "c")}))
         assert np.array_equal(again["h"][0], after["h"][0]) and not np.array_equal(again["h"][1], after["h"][1])
         assert make(name).act(actor, obs, carry, first, key, none)[1] == {}, "sequences begin with the unroll"
@@ -111,7 +112,8 @@ class TestEveryAlgorithm:
         action = np.where(learnt[shape], batch.rows.action, 0).astype(batch.rows.action.dtype)
         other = batch._replace(rows=batch.rows._replace(reward=reward, action=action))
         key = jax.random.key(0)
-        one, two = (algorithm.gradients(state, b, key)[0] for b in (batch, other))
+        gradients = jax.jit(algorithm.gradients)
+        one, two = (gradients(state, b, key)[0] for b in (batch, other))
         for a, b in zip(*map(jax.tree.leaves, (one, two)), strict=True):
             np.testing.assert_array_equal(a, b)
         assert apply(algorithm, state, one).step == 1

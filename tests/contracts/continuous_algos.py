@@ -32,7 +32,7 @@ def make(name: str, spec: EnvSpec = SPEC, layer_norm: bool = False, **settings: 
 @cache
 def begin(algorithm: Any) -> Any:
     """Weights that are not symmetric, and targets that differ from them."""
-    state, rng = algorithm.init(jax.random.key(1)), np.random.default_rng(2)
+    state, rng = jax.jit(algorithm.init)(jax.random.key(1)), np.random.default_rng(2)
 
     def loud(tree: Any) -> Any:
         return jax.device_put(jax.tree.map(lambda p: np.asarray(p + 0.5 * rng.normal(size=p.shape), np.float32), tree))

@@ -41,7 +41,7 @@ def minibatch(algorithm: Any) -> Any:
 
 def begin_eagerly(algorithm: Any) -> Any:
     """A state with params that are not symmetric."""
-    state, rng = algorithm.init(jax.random.key(1)), np.random.default_rng(2)
+    state, rng = jax.jit(algorithm.init)(jax.random.key(1)), np.random.default_rng(2)
     return state._replace(params=jax.tree.map(lambda p: p + np.float32(rng.normal(size=p.shape)) * 0.3, state.params))
 
 
@@ -73,7 +73,7 @@ class TestReplayAlgorithm:
         algorithm, batch = with_replay(name), minibatch(with_replay(name))
         state = begin_eagerly(algorithm)._replace(step=jnp.int32(1))  # the second gradient moves a delayed policy too
         before = bits(state)
-        grads, feedback = algorithm.gradients(state, batch, jax.random.key(0))
+        grads, feedback = jax.jit(algorithm.gradients)(state, batch, jax.random.key(0))
         assert jax.tree.structure(grads) == jax.tree.structure(state.params) and bits(state) == before
         assert all(np.any(leaf) for leaf in jax.tree.leaves(grads)), "every weight has a gradient"
         assert feedback.td.shape == batch.weight.shape and not bool(feedback.stop)
@@ -88,7 +88,7 @@ class TestReplayAlgorithm:
         algorithm, batch = with_replay(name), minibatch(with_replay(name))
         state = begin_eagerly(algorithm)
         half = batch._replace(weight=batch.weight * np.float32(0.5))
-        losses = [algorithm.gradients(state, b, jax.random.key(0))[1].metrics["value"] for b in (batch, half)]
+        losses = [jax.jit(algorithm.gradients)(state, b, jax.random.key(0))[1].metrics["value"] for b in (batch, half)]
         assert float(losses[1]) == pytest.approx(0.5 * float(losses[0]), rel=1e-5)
 
     def test_settle_counts_and_adopt_does_not(self, name: str) -> None:

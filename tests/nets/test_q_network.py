@@ -29,7 +29,7 @@ def net(spec: EnvSpec = VECTOR, **settings: Any) -> QNetwork:
 @pytest.mark.parametrize("hidden", [(), (8,), (8, 6)])
 def test_one_value_for_each_action(spec: EnvSpec, dueling: bool, hidden: tuple[int, ...]) -> None:
     q = net(spec, dueling=dueling, hidden=hidden)
-    params = q.init(jax.random.key(0))
+    params = jax.jit(q.init)(jax.random.key(0))
     obs = np.random.default_rng(0).integers(0, 255, (2, 7, *spec.obs.shape)).astype(spec.obs.dtype)
     values = q.q(params, obs)
     assert values.shape == (2, 7, 5) and values.dtype == jnp.float32
@@ -39,7 +39,7 @@ def test_one_value_for_each_action(spec: EnvSpec, dueling: bool, hidden: tuple[i
 
 def test_dueling_is_the_value_plus_advantages_less_their_mean() -> None:
     q = net(dueling=True, hidden=())
-    params, obs = q.init(jax.random.key(0)), np.random.default_rng(0).normal(size=(4, 3)).astype(np.float32)
+    params, obs = jax.jit(q.init)(jax.random.key(0)), np.random.default_rng(0).normal(size=(4, 3)).astype(np.float32)
     head, value = (params["q"][name] for name in ("head", "value"))
     advantage = obs @ np.asarray(head["w"]) + np.asarray(head["b"])
     expected = obs @ np.asarray(value["w"]) + np.asarray(value["b"]) + advantage - advantage.mean(1, keepdims=True)
@@ -50,7 +50,7 @@ def test_dueling_is_the_value_plus_advantages_less_their_mean() -> None:
 @pytest.mark.parametrize(("cell", "burn_in"), [("lstm", 2), ("gru", 0)])
 def test_a_sequence_is_step_after_step(spec: EnvSpec, cell: str, burn_in: int) -> None:
     q = net(spec, cell=cell, cell_size=6, dueling=True)
-    params, rng = q.init(jax.random.key(0)), np.random.default_rng(0)
+    params, rng = jax.jit(q.init)(jax.random.key(0)), np.random.default_rng(0)
     obs = rng.integers(0, 255, (5, 3, *spec.obs.shape)).astype(spec.obs.dtype)
     first = rng.random((5, 3)) < 0.3
     carry = {name: rng.normal(size=a.shape).astype(np.float32) for name, a in q.initial_carry(3).items()}
@@ -64,13 +64,13 @@ def test_a_sequence_is_step_after_step(spec: EnvSpec, cell: str, burn_in: int) -
 def test_no_action_begins_ahead() -> None:
     q = net(hidden=(64, 64))
     obs = np.random.default_rng(0).normal(size=(50, 3)).astype(np.float32)
-    assert float(np.abs(q.q(q.init(jax.random.key(0)), obs)).max()) < 0.1
+    assert float(np.abs(q.q(jax.jit(q.init)(jax.random.key(0)), obs)).max()) < 0.1
 
 
 @pytest.mark.parametrize("change", [{"hidden": (9,)}, {"activation": "tanh"}, {"dueling": True}, {"conv": ("4x3/2",)}])
 def test_every_knob_is_read(change: dict[str, Any]) -> None:
     obs = np.random.default_rng(0).integers(0, 255, (4, *IMAGE.obs.shape)).astype(np.uint8)
-    one, other = (q.q(q.init(jax.random.key(0)), obs) for q in (net(IMAGE), net(IMAGE, **change)))
+    one, other = (q.q(jax.jit(q.init)(jax.random.key(0)), obs) for q in (net(IMAGE), net(IMAGE, **change)))
     assert np.asarray(one).tobytes() != np.asarray(other).tobytes()
     assert set(field_help(QNetConfig)) == set(QNetConfig.__dataclass_fields__)
 
