@@ -285,7 +285,7 @@ CASES = {
     f"{F} list.toml": ["knobs", "table"],
     "own_law_functions:fails --config problem.toml --budget 300": ["64 evaluations failed", "no such device"],
     "sphere --budget 3 --data absent.csv": ["cannot read", "absent.csv"],
-    f"{F} never.toml --budget 80": ["never <= 0", "none of 64 points", "lowest value was 1."],
+    f"{F} never.toml --budget 80": ["never <= 0", "none of 66 points", "lowest value was 1."],
     f"{F} never.toml --budget 40000 --algo ppo": ["never <= 0", "none of 1,024 points"],
     f"{F} noname.toml": ["subject_to", "'warm'", "module:function"],
     f"{F} nolimit.toml": ["own_law_functions:cold"],
