@@ -11,8 +11,11 @@ ARGS ?=
 TWO := -n 2 --dist worksteal
 # They start hundreds of processes, each of which would compile Shoal's source where the environment forbids to keep byte code.
 PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -q
-# tests/conftest.py has them compiled quickly; `XLA_FLAGS=` compiles as for users. Exit code 5: ARGS chose none of these tests.
-AS_USERS := XLA_FLAGS= $(PYTEST)
+# Most tests compute for milliseconds what takes seconds to compile. Without LLVM's optimisations, and without the slower of XLA's two
+# generators of fused code, that is a quarter of the time. Processes that tests start inherit it. AS_USERS are compiled as runs are:
+# tests of bits and of the precision of formulas. Exit code 5: ARGS chose none of these tests.
+QUICKLY := XLA_FLAGS="--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false"
+AS_USERS := tests/determinism tests/ops
 
 .DEFAULT_GOAL := help
 .PHONY: help setup system train test test-slow bench lint format docs constraints clean
@@ -45,11 +48,11 @@ system: ## Install what is not Python and a test needs: ngspice and PostgreSQL, 
 		|| echo "missing and not installed: $$missing; their tests are left out (in CI they fail)" >&2
 
 test: lint system ## Lint, type-check and run the tests (minutes)
-	@$(PYTEST) tests --ignore tests/determinism -m "not slow or ci" $(TWO) $(ARGS) || test $$? = 5
-	@$(AS_USERS) tests/determinism -m "not slow or ci" $(TWO) $(ARGS) || test $$? = 5
+	@$(QUICKLY) $(PYTEST) tests $(AS_USERS:%=--ignore %) -m "not slow or ci" $(TWO) $(ARGS) || test $$? = 5
+	@$(PYTEST) $(AS_USERS) -m "not slow or ci" $(TWO) $(ARGS) || test $$? = 5
 
-test-slow: setup ## Run the slow tests too: learning thresholds, the full product of axes; compiled as for users
-	@$(AS_USERS) tests $(TWO) $(ARGS)
+test-slow: setup ## Run the slow tests too: learning thresholds, the full product of axes
+	@$(PYTEST) tests $(TWO) $(ARGS)
 
 bench: setup ## Measure Shoal and its peers side by side (half an hour; ARGS="--quick" for less)
 	@$(BIN)/python benchmarks/run.py $(ARGS)

@@ -1,21 +1,14 @@
-"""Every test process uses JAX as a run does, with compilations kept between test runs, and with a compiler that takes less time."""
+"""Every test process uses JAX as a run does, with compilations kept between test runs."""
 
 from __future__ import annotations
 
 import ctypes
 import gc
 import logging
-import os
 import resource
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-
-# Programs of tests compute for milliseconds, and compiling them took two thirds of the suite's time: a quarter of it is left
-# without LLVM's optimisations and without the slower of XLA's two code generators for fused operations. Processes that tests
-# start inherit this, so runs that must agree bit for bit are compiled alike. `XLA_FLAGS=` in the environment gives the code that
-# users get: `make test` sets it for tests/determinism, `make test-slow` for all.
-os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false")
 
 import jax
 import pytest
