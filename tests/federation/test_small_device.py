@@ -32,7 +32,11 @@ def test_a_child_on_a_small_device(tmp_path: Path) -> None:
         words = device.words(tmp_path / "peak", *join, "--out", str(tmp_path / "child"))
         with (tmp_path / "said").open("wb") as said:
             child = subprocess.Popen(
-                words, env={**os.environ, "PYTHONPATH": str(SOURCE)}, stdin=subprocess.DEVNULL, stdout=said, stderr=said
+                words,
+                env={**os.environ, "PYTHONPATH": str(SOURCE), "XLA_FLAGS": ""},
+                stdin=subprocess.DEVNULL,
+                stdout=said,
+                stderr=said,
             )
         parent._over_outside = lambda: child.poll() is not None
         try:
