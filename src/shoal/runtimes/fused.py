@@ -36,6 +36,7 @@ from shoal.runtimes.session import Event, Events
 CALL_SECONDS = 0.25
 MOST_STEPS = 1 << 19  # per call: bounds the memory for its rewards
 MOST_UPDATES = 1024
+LOOK_BYTES = 1 << 28  # per call: bounds the memory for learners that are kept for reports
 SEEN = "seen/largest"  # metric: the largest observation and reward of a dropped update
 
 
@@ -138,7 +139,17 @@ class FusedSession:
             self.tracker.restore(blueprint.snapshots["episodes-0"])
         self._faults: deque[Fault] = deque()
         self._watch = Watch(Context(name="loop", fault=self._faults.append))
-        self._capacity = int(np.clip(MOST_STEPS // blueprint.steps_per_update, 1, MOST_UPDATES))
+        self._capacity = self._most_updates()
+
+    def _most_updates(self) -> int:
+        """Updates per call, at most: as the steps allow, and as many learners as there is room for if some are to be kept."""
+        blueprint = self._blueprint
+        most, every = int(np.clip(MOST_STEPS // blueprint.steps_per_update, 1, MOST_UPDATES)), blueprint.report_every
+        if not every:
+            return most
+        size = sum(leaf.nbytes for leaf in jax.tree.leaves(self.loop.learner))
+        kept = 1 if blueprint.driven else max(1, LOOK_BYTES // size)  # a driven run ends its call at each report
+        return min(most, every * kept)
 
     def __iter__(self) -> Events:
         """Run each call in a thread of its own while the caller handles the results of the previous one.
