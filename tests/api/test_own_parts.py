@@ -136,7 +136,7 @@ def test_what_is_missing_is_said(module: None, tmp_path: Path) -> None:
         train(tmp_path / "run", net="own_parts:NoConfig")
     told = (
         "'own_parts:Undeclared' does not declare net_name, usual_topology, topologies, replays, groups, adopt:"
-        " shoal.core.algorithm.Algorithm says"
+        " shoal.core.algorithm.Algorithm documents them"
     )
     with pytest.raises(BadInput, match=told):
         train(tmp_path / "run", algo="own_parts:Undeclared")
