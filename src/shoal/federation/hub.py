@@ -114,7 +114,7 @@ class Hub:
             self.state = now._replace(
                 version=now.version + 1, weights=kept.weights, normaliser=kept.normaliser, moments=kept.moments
             )
-        elif last_round:  # nobody else will contribute to it
+        elif last_round:  # no other child will contribute to it
             self.state = state.tick(now, self.federation.rule, math.inf)
 
     def checkpoint(self, snapshot: State | None = None) -> dict[str, np.ndarray]:
