@@ -12,7 +12,7 @@ TWO := -n 2 --dist worksteal
 # They start hundreds of processes, each of which would compile Shoal's source where the environment forbids to keep byte code.
 PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -q
 # Most tests compute for milliseconds what takes seconds to compile. Without LLVM's optimisations, and without the slower of XLA's two
-# generators of fused code, that is a quarter of the time. Processes that tests start inherit it. AS_USERS are compiled as runs are:
+# generators of fused code, that takes a fraction of the time. Processes that tests start inherit it. AS_USERS are compiled as runs are:
 # tests of bits and of the precision of formulas.
 QUICKLY := XLA_FLAGS="--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false"
 AS_USERS := tests/determinism tests/ops

@@ -42,7 +42,7 @@ class Side(NamedTuple):
 
 
 class Held(NamedTuple):
-    """Sums over rows, for points [M] of which some axes stay: see `Kernel.held`."""
+    """Sums over rows for points [M] with some axes held: see `Kernel.held`."""
 
     alone: np.ndarray  # [M]: terms of the held axes alone
     linear: np.ndarray  # [M, n]: factor of each k_i that moves

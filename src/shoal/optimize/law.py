@@ -190,7 +190,7 @@ class Law:
     ) -> dict[str, Any]:
         """The law's answer, improved by f: `refine(c, evaluations=20)` or `refine(temp=25, vdd=1.8)`.
 
-        The best of at most `evaluations` points, of which the law's own answer is the first. A law with a surrogate tries where
+        The best of at most `evaluations` points; the first is the law's own answer. A law with a surrogate tries where
         that expects less; another one moves the real knobs by a local optimiser and leaves the others as they are.
         """
         from shoal.optimize import refining

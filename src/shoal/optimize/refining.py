@@ -41,7 +41,7 @@ class Tries:
 def by_surrogate(
     problem: Problem, surrogate: Surrogate, models: Sequence[Surrogate], point: np.ndarray, evaluations: int
 ) -> np.ndarray:
-    """The best point of `evaluations`, the first of which is at `point` [width], the others where the surrogate then proposes.
+    """The best of `evaluations` points: the first is `point` [width], the others are the surrogate's proposals.
 
     What is learnt stays here: the law's own surrogate is not changed. If f is noisy, the lowest mean counts, not the lowest value.
     """
