@@ -188,6 +188,23 @@ def test_a_resumed_run_proposes_what_an_uninterrupted_one_does(tmp_path: Path, s
     assert again[:same] == whole[:same]
 
 
+@pytest.mark.parametrize("name", ["old.jsonl", "old.csv"])
+def test_a_resumed_run_still_has_the_data_that_it_began_with(tmp_path: Path, name: str) -> None:
+    old = tmp_path / name
+    header = "x,c,value\n" if old.suffix == ".csv" else ""
+    row = "{x},{c},{f}\n" if old.suffix == ".csv" else '{{"x": {x}, "c": {c}, "value": {f}}}\n'
+    tried = [(x / 5, c / 4) for x in range(-5, 6) for c in range(-4, 5)]
+    old.write_text(header + "".join(row.format(x=x, c=c, f=Counted()(x, c)) for x, c in tried))
+    frugal(bowl(Counted()), tmp_path / "whole", data=old, seed=3)
+    with pytest.raises(KeyboardInterrupt):
+        frugal(bowl(Counted(stop_at=12)), tmp_path / "run", data=old, seed=3)
+    old.unlink()
+    resumed = frugal(bowl(Counted()), None, resume=tmp_path / "run")
+    assert resumed.summary["warm"] == len(tried) + 11
+    whole, again = ((tmp_path / of / "evaluations.jsonl").read_text().splitlines() for of in ("whole", "run"))
+    assert again[:20] == whole[:20], "the same points are proposed"
+
+
 def test_an_f_that_changed_is_noticed_when_its_run_is_resumed(tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         frugal(bowl(Counted(stop_at=24)), tmp_path / "run")

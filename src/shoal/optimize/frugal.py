@@ -6,6 +6,7 @@ before the next begins (`records`), so that a run that was stopped goes on where
 
 from __future__ import annotations
 
+import shutil
 import sys
 import time
 from pathlib import Path
@@ -31,6 +32,7 @@ PAIRS = 384  # conditions whose answers the policy is distilled from
 LOOKS = 2.0  # the curve is scored each time the evaluations have grown by this factor
 PATIENCE = 60.0  # seconds for searching the optima of the reporting conditions, at most
 ALGO = "surrogate"
+EARLIER = "earlier"  # the name of a run's copy of its `data`, before .jsonl or .csv
 CHECKS = 8  # evaluations of a stopped run that are made again, to see whether f changed
 SAME = 1e-5  # by how much values may differ, in standard deviations of f or of themselves
 TRIED = 1e-9  # by how much coordinates may differ after a file
@@ -71,19 +73,21 @@ def learn_frugally(
     if data is not None and resume is not None:
         raise BadInput("data and resume: only one of them, because a resumed run has its own data")
     records.refuse_value(problem)
-    explorer = Explorer(problem, seed)
     known = None  # evaluations of a stopped run, which its budget has paid
-    if data is not None:
-        explorer.tell(*records.read(problem, data))
     if resume is not None:
         folder = _reopened(problem, resume, out)
         known = records.read(problem, folder.path / records.FILE)
         seed = int(read_json(folder.config_path).get("seed", seed))
-        explorer = Explorer(problem, seed)
-    else:
+        data = next(folder.path.glob(f"{EARLIER}.*"), None)
+    explorer = Explorer(problem, seed)
+    if data is not None:
+        explorer.tell(*records.read(problem, data))
+    if resume is None:
         folder = RunFolder.create(out, f"law-{problem.name}", ALGO, str(budget))
         told = {"problem": problem.describe(), "fingerprint": problem.fingerprint}
         folder.write_config({**told, "algo": {"name": ALGO}, "budget": budget, "seed": seed})
+        if data is not None:
+            shutil.copyfile(data, folder.path / f"{EARLIER}{Path(data).suffix}")  # a resumed run needs it
     # A curve takes a searched optimum for each of many conditions: too much where each evaluation is a call.
     scored = score and problem.kind != "python"
     spending = Spending(problem, explorer, budget - problem.probes, folder, quiet, scored, known, announce)
@@ -288,7 +292,7 @@ class Spending:
         known, values, found = self._known
         now = slice(self._replayed, self._replayed + len(points))
         n = len(values[now])
-        if (np.abs(points[:n] - known[now]) > TRIED).any():  # another version, or a run that began with data of its own
+        if (np.abs(points[:n] - known[now]) > TRIED).any():  # made by another version
             self._tell_rest()
             return points[:0]
         self._explorer.tell(points[:n], values[now], found[:, now])
