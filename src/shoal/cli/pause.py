@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping
 from typing import Any
 
-from shoal.cli.flags import one_positional, split
+from shoal.cli.ending import end
 
 USAGE = """usage: shoal pause RUN
 
@@ -17,19 +16,7 @@ on another. `shoal stop RUN` does the same, but the summary says `stopped` inste
 
 
 def run(words: list[str]) -> int:
-    parsed = split(words, ("help", "quiet"), ())
-    if "help" in parsed.switches:
-        print(USAGE, end="")
-        return 0
-    path = one_positional(parsed, "run folder")
-    from shoal.studies.handle import RunHandle
-
-    handle = RunHandle.attach(path)
-    handle.pause()
-    summary = handle.wait()
-    if "quiet" not in parsed.switches:
-        print(_result(summary, path), file=sys.stderr)
-    return 0
+    return end(words, USAGE, lambda handle: handle.pause(), _result)
 
 
 def _result(summary: Mapping[str, Any], path: str) -> str:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import sys
+from collections.abc import Mapping
+from typing import Any
 
-from shoal.cli.flags import one_positional, split
+from shoal.cli.ending import end
 
 USAGE = """usage: shoal stop RUN
 
@@ -14,18 +15,9 @@ to end with exit code 0, as Ctrl-C does; waits until it has ended. Its summary s
 
 
 def run(words: list[str]) -> int:
-    parsed = split(words, ("help", "quiet"), ())
-    if "help" in parsed.switches:
-        print(USAGE, end="")
-        return 0
-    path = one_positional(parsed, "run folder")
-    from shoal.studies.handle import RunHandle
+    return end(words, USAGE, lambda handle: handle.stop(), _result)
 
-    handle = RunHandle.attach(path)
-    handle.stop()
-    summary = handle.wait()
-    if "quiet" not in parsed.switches:
-        # The summary of `shoal optimize` has no environment steps.
-        steps = f" after {summary['env_steps']:,} steps" if "env_steps" in summary else ""
-        print(f"{summary.get('ended', 'stopped')}{steps}: {path}", file=sys.stderr)
-    return 0
+
+def _result(summary: Mapping[str, Any], path: str) -> str:
+    steps = f" after {summary['env_steps']:,} steps" if "env_steps" in summary else ""  # `shoal optimize` has none
+    return f"{summary.get('ended', 'stopped')}{steps}: {path}"

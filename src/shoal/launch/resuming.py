@@ -10,12 +10,12 @@ import jax
 import msgspec
 import numpy as np
 
-from shoal.core.algorithm import Algorithm, Replay
+from shoal.core.algorithm import Algorithm
 from shoal.core.blueprint import Blueprint
 from shoal.core.errors import BadInput
 from shoal.experiment import Plan
 from shoal.launch.saved import under
-from shoal.learning.replay_update import REPLAY, is_saved, row_record
+from shoal.learning.replay_update import REPLAY, is_saved, replay_of, row_record
 from shoal.run.checkpoints import Loaded
 
 Say = Callable[[str], None]
@@ -82,7 +82,7 @@ def _changes_of_topology(before: Mapping[str, Any], now: Mapping[str, Any]) -> l
 
 def with_replay(blueprint: Blueprint, loaded: Loaded, say: Say) -> Blueprint:
     """`blueprint` without a replay whose rows are of another kind. `say` reports what is not restored as it was."""
-    if not isinstance(blueprint.algorithm.experience, Replay):
+    if not blueprint.algorithm.replays:
         return blueprint
     saved = blueprint.snapshots.get(REPLAY)
     others = {name: arrays for name, arrays in blueprint.snapshots.items() if not name.startswith(REPLAY)}
@@ -95,7 +95,7 @@ def with_replay(blueprint: Blueprint, loaded: Loaded, say: Say) -> Blueprint:
     if rows != fields:
         say("the checkpoint's replay holds rows of another kind: it fills again")
         return replace(blueprint, snapshots=others)
-    replay = blueprint.algorithm.experience
+    replay = replay_of(blueprint)
     capacity = _config_of(loaded).get("algo", {}).get("capacity", replay.capacity * replay.sequence)
     if len(saved["counters"]) != blueprint.algorithm.task.workers or capacity // replay.sequence != replay.capacity:
         say("the replay has another layout: its newest rows are dealt out again, and all count as new to the sampler")

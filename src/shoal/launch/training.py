@@ -15,7 +15,6 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from shoal.core.algorithm import Replay
 from shoal.core.blueprint import named_leaves
 from shoal.core.errors import BadInput, RunFailed
 from shoal.core.program import Driver, Ended, Fault, Reply, Report, check_fits
@@ -148,7 +147,7 @@ class Training:
             assert settings.steps is not None
             panel = stack.enter_context(Panel(title, settings.steps, settings.until_return, quiet=self.quiet))
             self._say = panel.say
-            if isinstance(self.blueprint.algorithm.experience, Replay) and not is_saved(self.blueprint):
+            if self.blueprint.algorithm.replays and not is_saved(self.blueprint):
                 size = replay_bytes(self.blueprint) / 2**30
                 self._say(f"checkpoints leave the replay out: {size:.1f} GiB, more than --algo.save-limit")
             for note in program.notes:
@@ -347,11 +346,8 @@ class Training:
 
     def _log(self, text: str) -> None:
         """Append the whole text to faults.log."""
-        try:
-            with (self.folder.path / "faults.log").open("a") as file:
-                file.write(f"{time.strftime('%F %T')} {text}\n\n")
-        except OSError as error:
-            self._alert(f"cannot write faults.log: {error.strerror}")
+        if why := self.folder.log(text):
+            self._alert(f"cannot write faults.log: {why}")
 
     def _save(self, exact: bool = True) -> None:
         """Save a checkpoint of the newest version, unless it exists already.

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from shoal.core.algorithm import Algorithm, LearnerState, Replay
+from shoal.core.algorithm import Algorithm, LearnerState
 from shoal.core.blueprint import Blueprint
 from shoal.core.keys import LEARNING, key_data
 from shoal.core.program import Part, Snapshot
@@ -205,7 +205,7 @@ def _named(metrics: Any) -> dict[str, float]:
 
 def make_gradient_steps(blueprint: Blueprint, memory: ReplayMemory | None, watch: Watch) -> GradientSteps:
     """The gradient steps for the algorithm's kind of experience."""
-    if isinstance(blueprint.algorithm.experience, Replay):
+    if blueprint.algorithm.replays:
         assert memory is not None
         return ReplayGradients(blueprint, memory, watch)
     return UnrollGradients(blueprint)

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from shoal.core.algorithm import ActorState, LearnerState, Replay
+from shoal.core.algorithm import ActorState, LearnerState
 from shoal.core.blueprint import Blueprint
 from shoal.core.keys import LEARNING, key_data
 from shoal.core.program import Snapshot
@@ -69,6 +69,6 @@ class UnrollUpdate:
 
 def make_update(blueprint: Blueprint, watch: Watch, memory: ReplayMemory | None = None) -> Update:
     """The update for the algorithm's kind of experience; `memory` is an existing replay to use."""
-    if isinstance(blueprint.algorithm.experience, Replay):
+    if blueprint.algorithm.replays:
         return ReplayUpdate(blueprint, watch, memory)
     return UnrollUpdate(blueprint, watch)

@@ -13,7 +13,7 @@ import numpy as np
 
 from shoal.acting.collector import Collector
 from shoal.acting.episodes import EpisodeTracker
-from shoal.core.algorithm import LearnerState, Replay
+from shoal.core.algorithm import LearnerState
 from shoal.core.blueprint import Blueprint
 from shoal.core.config import Fraction, Positive
 from shoal.core.keys import resumed_at
@@ -88,7 +88,7 @@ class SharedParamsConfig:
     def one_at_a_time(self, blueprint: Blueprint) -> bool:
         """Whether each push is one gradient: only then do changes of the moments add up. A push of several gradients forgets
         most of the old moments; if three workers did so at once, the sum would be minus twice the old moments."""
-        if isinstance(blueprint.algorithm.experience, Replay):
+        if blueprint.algorithm.replays:
             return blueprint.actors == 1 or self.gradients_a_push(blueprint) == 1
         cut = blueprint.algorithm.minibatches
         return cut.epochs * cut.parts == 1
@@ -127,7 +127,7 @@ class Worker:
     def _make_exchange(self, ports: Ports, watch: Watch) -> WeightExchange:
         config, blueprint, index, layout = self._config, self._blueprint, self._index, self._layout
         mine, memory = blueprint, None
-        if isinstance(blueprint.algorithm.experience, Replay):
+        if blueprint.algorithm.replays:
             # This worker's own parts: its sampler's state, if its rows are restored to the same slots.
             pool: Pool = ports["replay"]
             rows, known = blueprint.snapshots.get(REPLAY), blueprint.snapshots.get(f"{REPLAY}-{index}")

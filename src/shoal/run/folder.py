@@ -95,10 +95,14 @@ class RunFolder:
             with contextlib.suppress(OSError):  # there is a file in it
                 folder.rmdir()
 
-    def log(self, text: str) -> None:
-        """Append `text` to `faults.log`, with the time. A log that cannot be written is ignored."""
-        with contextlib.suppress(OSError), (self.path / "faults.log").open("a") as file:
-            file.write(f"{time.strftime('%F %T')} {text}\n\n")
+    def log(self, text: str) -> str | None:
+        """Append `text` to `faults.log`, with the time. Returns the reason if that cannot be written."""
+        try:
+            with (self.path / "faults.log").open("a") as file:
+                file.write(f"{time.strftime('%F %T')} {text}\n\n")
+        except OSError as error:
+            return error.strerror
+        return None
 
     def write_json(self, path: Path, document: Mapping[str, Any]) -> None:
         """Write `summary.json` or `evaluation.json` atomically."""

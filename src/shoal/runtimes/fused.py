@@ -19,7 +19,7 @@ import numpy as np
 
 from shoal.acting.compiled_act import act
 from shoal.acting.episodes import EpisodeTracker
-from shoal.core.algorithm import Algorithm, Replay
+from shoal.core.algorithm import Algorithm
 from shoal.core.blueprint import Blueprint, named_leaves, restore_leaves
 from shoal.core.errors import BadInput
 from shoal.core.keys import ACTING, LEARNING, STARTS, key_data, keys_in_a_row
@@ -78,7 +78,7 @@ class Fused:
             raise BadInput(
                 f"--actors is {blueprint.actors}: --runtime fused has one actor; use --envs for more environments"
             )
-        if isinstance(blueprint.algorithm.experience, Replay):
+        if blueprint.algorithm.replays:
             fused_replay.check(blueprint)
         return FusedSession(blueprint, stopping)
 
@@ -128,7 +128,7 @@ class FusedSession:
             first=jnp.ones(blueprint.envs, bool),
             starts=() if self._starts is None else self._starts.init(starts_key),
         )
-        self._replays = isinstance(blueprint.algorithm.experience, Replay)
+        self._replays = blueprint.algorithm.replays
         if self._replays:
             saved = blueprint.snapshots.get(REPLAY)
             ring = fused_replay.empty(blueprint) if saved is None else fused_replay.restored(blueprint, saved)

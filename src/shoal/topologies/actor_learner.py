@@ -16,7 +16,6 @@ from functools import partial
 from itertools import accumulate
 from typing import Literal
 
-from shoal.core.algorithm import Replay
 from shoal.core.blueprint import Blueprint
 from shoal.core.config import NonNegative, Positive, PositiveFloat
 from shoal.core.errors import BadInput
@@ -193,7 +192,7 @@ class ActorLearnerTopology:
 
     def _check(self, blueprint: Blueprint) -> None:
         config = self.config
-        if blueprint.learners > 1 and isinstance(blueprint.algorithm.experience, Replay):
+        if blueprint.learners > 1 and blueprint.algorithm.replays:
             raise BadInput(
                 f"--learners is {blueprint.learners}: an algorithm that learns from a replay has one learner here"
             )

@@ -83,7 +83,7 @@ class SharedParamsTopology:
         }
         if layout.statistics_size:
             ports["statistics"] = TableSpec(workers=workers, size=layout.statistics_size, consistency="lock")
-        if isinstance(blueprint.algorithm.experience, Replay):
+        if blueprint.algorithm.replays:
             # One ring per worker, where the monitor can save it, whether workers draw from all rings or only from their own.
             slots = max(1, replay_of(blueprint).capacity // blueprint.actors)
             if config.replay == "local":
@@ -150,12 +150,12 @@ class SharedParamsTopology:
             raise BadInput(
                 f"--topology.shards is {config.shards}: the net has only {layout.size} parameters to share out"
             )
-        if config.replay == "global" and not isinstance(blueprint.algorithm.experience, Replay):
+        if config.replay == "global" and not blueprint.algorithm.replays:
             raise BadInput(
                 "--topology.replay is 'global': only algorithms that learn from a replay have one, such as dqn"
             )
         if config.push_every is not None:
-            if not isinstance(blueprint.algorithm.experience, Replay):
+            if not blueprint.algorithm.replays:
                 raise BadInput(
                     f"--topology.push-every is {config.push_every}: only algorithms that learn from a replay, such as dqn,"
                     " push several times per unroll"
