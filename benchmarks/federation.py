@@ -70,8 +70,8 @@ def parent_process(pipe: Connection, size: int, consistency: Consistency) -> Non
         async with Server(hub, Address("127.0.0.1", 0)) as server, serve(echo, "127.0.0.1", 0, **options) as echoing:
             port = next(iter(echoing.sockets)).getsockname()[1]
             pipe.send((server.url, f"ws://127.0.0.1:{port}", memory_mb()))
-            while not await asyncio.to_thread(pipe.poll, 0.1):
-                pass
+            while await asyncio.to_thread(pipe.recv) != "end":
+                pipe.send(memory_mb())
             pipe.send((memory_mb(), time.process_time(), hub.state.pushes, hub.state.present))
 
     asyncio.run(main())
@@ -132,7 +132,7 @@ async def measure_exchange(url: str, echo_url: str, size: int, repeats: int, enc
     return found
 
 
-async def measure_crowd(url: str, children: int, size: int, rounds: int) -> dict[str, Any]:
+async def measure_crowd(pipe: Connection, url: str, children: int, size: int, rounds: int) -> dict[str, Any]:
     weights = np.zeros(size, np.float32)
     alone = await join(url, Courier("honest", TOKEN, architecture="a"))
 
@@ -151,6 +151,8 @@ async def measure_crowd(url: str, children: int, size: int, rounds: int) -> dict
     began = time.perf_counter()
     clients = await asyncio.gather(*(one(number) for number in range(children)))
     connected = time.perf_counter() - began
+    pipe.send("memory")
+    memory = pipe.recv()
     with_idle = [await timed(alone) for _ in range(200)][20:]
     began = time.perf_counter()
     for _ in range(rounds):
@@ -159,6 +161,8 @@ async def measure_crowd(url: str, children: int, size: int, rounds: int) -> dict
     found = {
         "children": children,
         "connected_s": round(connected, 2),
+        "connected_mb": round(memory),
+        "buffers_mb": round(children * 2 * weights.nbytes / 2**20),  # a push and an answer of each child
         "exchanges_per_s": round(rounds * children / busy),
         "honest alone": quantiles(quiet),
         "honest beside connected children": quantiles(with_idle),
@@ -238,7 +242,7 @@ def main() -> None:
             encodings = chosen.encodings.split(",")
             found = asyncio.run(measure_exchange(url, echo_url, chosen.size, chosen.repeats, encodings))
         else:
-            found = asyncio.run(measure_crowd(url, chosen.children, chosen.size, chosen.rounds))
+            found = asyncio.run(measure_crowd(pipe, url, chosen.children, chosen.size, chosen.rounds))
         pipe.send("end")
         after, cpu, pushes, _ = pipe.recv()
         found |= {
