@@ -223,11 +223,13 @@ class Law:
         save_policy(path, arrays, {**self.meta, "format": FORMAT, "problem": self.problem.describe()})
 
     def export(self, path: str | Path) -> Path:
-        """Write a Python file that needs only NumPy and answers as the raw policy does, for a device without Shoal."""
+        """Write a file that answers as the raw policy does, for a device without Shoal: a C99 header if the name ends in .h, else
+        a Python module that needs only NumPy."""
+        from shoal.optimize.law_header import header_of
         from shoal.optimize.law_source import source_of
 
         path = Path(path)
-        path.write_text(source_of(self))
+        path.write_text(header_of(self) if path.suffix == ".h" else source_of(self))
         return path.absolute()
 
     def _answered(self, starts: np.ndarray, polish: bool) -> np.ndarray:
