@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import re
 import subprocess
 import sys
 import time
@@ -13,6 +12,7 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
+from in_c import ask
 
 from shoal.algos import ALGOS
 from shoal.core.algorithm import Task
@@ -267,48 +267,11 @@ def test_the_exported_file_answers_as_the_law_with_numpy_alone(tmp_path: Path, h
             assert exported[name] == pytest.approx(ours[name], abs=1e-5 * (high - low))
 
 
-C_MAIN = """
-#include <stdio.h>
-#include "LAW"
-int main(void) {
-    double ROW;
-    while (scanf("SCAN", TAKE) == COUNT) {
-        NAME_knobs k = NAME_law(ROW);
-        printf("PRINT\\n", GIVE);
-    }
-    return 0;
-}
-"""
-
-
-def ask_in_c(header: Path, problem: Problem, rows: list[tuple[float, ...]]) -> list[list[str]]:
-    """The knobs of each row of conditions, as words, by a program that gcc made of the header."""
-    names = [axis.name for axis in problem.conditions]
-    words = {
-        "LAW": header.name,
-        "NAME": problem.name,
-        "ROW": ", ".join(names),
-        "SCAN": "%lf" * len(names),
-        "TAKE": ", ".join(f"&{name}" for name in names),
-        "COUNT": str(len(names)),
-        "PRINT": "\\t".join({"mode": "%s", "taps": "%ld"}.get(axis.name, "%.9g") for axis in problem.knobs),
-        "GIVE": ", ".join(f"k.{axis.name}" for axis in problem.knobs),
-    }
-    text = re.sub(r"\b(LAW|ROW|SCAN|TAKE|COUNT|PRINT|GIVE)\b|NAME", lambda found: words[found[0]], C_MAIN)
-    (header.parent / "main.c").write_text(text)
-    strict = ["gcc", "-std=c99", "-O2", "-Wall", "-Wextra", "-Werror", "-pedantic", "main.c", "-o", "ask", "-lm"]
-    done = subprocess.run(strict, cwd=header.parent, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    asked = "\n".join(" ".join(map(repr, row)) for row in rows)
-    done = subprocess.run(["./ask"], cwd=header.parent, input=asked, capture_output=True, text=True, check=True)
-    return [line.split("\t") for line in done.stdout.splitlines()]
-
-
 @pytest.mark.parametrize("how", HOW)
 def test_the_exported_header_answers_as_the_law_under_gcc(tmp_path: Path, how: dict[str, Any]) -> None:
     law = law_for(PROBLEM, seed=2, time_steps=3, **how)
     rows = [tuple(map(float, row)) for row in zip(*some_conditions(200).values(), strict=True)]
-    for row, words in zip(rows, ask_in_c(law.export(tmp_path / "law.h"), PROBLEM, rows), strict=True):
+    for row, words in zip(rows, ask(law.export(tmp_path / "law.h"), PROBLEM, rows), strict=True):
         ours = law(**dict(zip((axis.name for axis in PROBLEM.conditions), row, strict=True)))
         for axis, word in zip(PROBLEM.knobs, words, strict=True):
             if isinstance(axis, Real):

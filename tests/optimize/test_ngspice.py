@@ -1,4 +1,4 @@
-"""A real one, at small size: the bias cell of the examples, simulated by ngspice and tuned over processes."""
+"""Real ones, at small size: the bias cell and the amplifier of the examples, simulated by ngspice."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from in_c import ask
 
-EXAMPLE = Path(__file__).parents[2] / "examples" / "ngspice_bias"
+EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
 @pytest.fixture(autouse=True)
@@ -20,13 +21,15 @@ def _ngspice(monkeypatch: pytest.MonkeyPatch) -> None:
         if os.environ.get("CI") == "true":
             pytest.fail(message)
         pytest.skip(message)
-    monkeypatch.syspath_prepend(str(EXAMPLE))
+    for name in ("ngspice_bias", "ngspice_amplifier"):
+        monkeypatch.syspath_prepend(str(EXAMPLES / name))
 
 
 @pytest.fixture(autouse=True)
 def _forgotten() -> None:
-    """The example's module has a name that others may have."""
-    sys.modules.pop("bias", None)
+    """The examples' modules have names that others may have."""
+    for name in ("bias", "amplifier"):
+        sys.modules.pop(name, None)
 
 
 def test_the_cell_behaves_as_a_mirror() -> None:
@@ -88,3 +91,45 @@ def test_it_is_tuned_over_processes(tmp_path: Path) -> None:
     assert after < 0.5 * before
     answer = load(tmp_path / "run" / "law.safetensors")(temp=25.0, vdd=1.8)
     assert -1 <= answer["trim"] <= 1 and answer["fingers"] in range(1, 9)
+
+
+def test_the_amplifier_behaves_as_one() -> None:
+    from amplifier import cost, simulate, unstable
+
+    usual = {"bias": 0.5, "miller": 0.0, "zero": 3.5, "fingers": 4, "temp": 27.0, "vdd": 1.8, "load": 4.0}
+    supply, bandwidth, margin = (float(one[0]) for one in simulate(**usual))
+    branches = 1 + 2 + 4  # the bias, the tail of twice its width, a finger for each of the second stage
+    assert supply == pytest.approx(branches * 10**0.5, rel=0.1)
+
+    def other(**changes: float) -> tuple[float, ...]:
+        return tuple(float(one[0]) for one in simulate(**{**usual, **changes}))
+
+    assert other(bias=1.0)[:2] > (2.5 * supply, 1.2 * bandwidth)  # faster, for more current
+    assert other(miller=0.5)[1] < bandwidth and other(load=10.0)[2] < margin
+    assert cost(**usual) == pytest.approx(np.log10(supply) + 5 * max(0, np.log10(20 / bandwidth)), rel=1e-6)
+    assert unstable(**usual) == pytest.approx(1 - margin / 60, rel=1e-6)
+
+
+@pytest.mark.slow
+def test_an_amplifier_is_tuned_under_its_constraint_and_runs_in_c(tmp_path: Path) -> None:
+    """From 240 simulations: most answers are stable, and cheaper than the cheapest stable design for all conditions."""
+    from amplifier import problem
+
+    from shoal.optimize import learn
+
+    amplifier = problem()
+    learnt = learn(amplifier, algo="surrogate", budget=240, score=False, out=tmp_path / "run")
+    assert learnt.evaluations <= 240
+    conditions = amplifier.sample_conditions(np.random.default_rng(1), 40)
+    values, (missing,) = amplifier.measure(learnt.law.answers(conditions))
+    assert (missing <= 1 / 60).mean() >= 0.75  # a degree
+    tried = amplifier.sample(np.random.default_rng(2), 40)
+    random, (lost,) = amplifier.measure(tried)
+    assert np.mean(values) < np.quantile(random[lost <= 0], 0.1)
+    units = amplifier.denormalise(amplifier.join(amplifier.mid(), conditions))
+    rows = list(zip(*(units[axis.name].tolist() for axis in amplifier.conditions), strict=True))
+    for row, words in zip(rows, ask(learnt.law.export(tmp_path / "law.h"), amplifier, rows), strict=True):
+        ours = learnt.law(**dict(zip(("temp", "vdd", "load"), row, strict=True)), polish=False)
+        assert int(words[3]) == ours["fingers"]
+        for axis, word in zip(amplifier.knobs[:3], words, strict=False):
+            assert float(word) == pytest.approx(ours[axis.name], abs=5e-6 * (axis.high - axis.low))  # 32-bit numbers
