@@ -13,9 +13,9 @@ TWO := -n 2 --dist worksteal
 PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -q
 # Most tests compute for milliseconds what takes seconds to compile. Without LLVM's optimisations, and without the slower of XLA's two
 # generators of fused code, that takes a fraction of the time. Processes that tests start inherit it. AS_USERS are compiled as runs are:
-# tests of bits and of the precision of formulas.
+# tests of bits, of the precision of formulas, and of what is learnt in minutes by slower code.
 QUICKLY := XLA_FLAGS="--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false"
-AS_USERS := tests/determinism tests/ops
+AS_USERS := tests/determinism tests/ops tests/scores
 # pytest exits with 5 if it runs no test: ARGS may choose tests of one group alone.
 NONE := $(if $(ARGS),5,0)
 

@@ -18,6 +18,7 @@ from shoal.process.device import collect_rarely, settle_process
 
 collect_rarely()
 settle_process()
+compile_ahead.KEPT = 64  # many tests compile the same; a run compiles a few functions once
 
 
 @pytest.fixture(autouse=True)

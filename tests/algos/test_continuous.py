@@ -259,7 +259,7 @@ class Aim(gymnasium.Env[np.ndarray, np.ndarray]):
         return self._at, -float(np.square(action - self._at).sum()), True, False, {}
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", [pytest.param(n, marks=() if n == "td3" else pytest.mark.slow) for n in NAMES])
 def test_a_bandit_with_continuous_actions_is_solved(name: str, tmp_path: Path) -> None:
     """The best action is the observation. Standing still at 0 earns -2/3; the optimum is 0."""
     own = {"temperature": 0.01, "temperature_rate": 0.0} if name == "sac" else {"noise": "gaussian", "noise_scale": 0.2}

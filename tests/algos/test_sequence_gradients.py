@@ -166,7 +166,7 @@ def sample(policy: Any, seen: np.ndarray, noise: np.ndarray) -> tuple[np.ndarray
     return np.tanh(u), float(log_pi.sum())
 
 
-@pytest.mark.parametrize(("name", "cell"), [("td3", "gru"), ("sac", "lstm")])
+@pytest.mark.parametrize(("name", "cell"), [("td3", "gru"), pytest.param("sac", "lstm", marks=pytest.mark.slow)])
 def test_continuous_control_against_loops_and_differences(name: str, cell: str) -> None:
     settings = {"policy_delay": 1, "smoothing": 0.0} if name == "td3" else {"target_entropy": -0.3}
     algorithm = make(name, cell, sequence=5, burn_in=2, n_step=2, **settings)

@@ -79,7 +79,7 @@ def workers(folder: Path) -> list[str]:
     return found
 
 
-@pytest.mark.parametrize("where", ["terminal", "notebook"])
+@pytest.mark.parametrize("where", ["terminal", pytest.param("notebook", marks=pytest.mark.slow)])
 def test_a_script_without_a_guard_trains_in_processes(where: str, tmp_path: Path) -> None:
     done = play(tmp_path, ENV + (NOTEBOOK if where == "notebook" else "") + TRAIN)
     assert done.returncode == 0, done.stderr

@@ -92,7 +92,11 @@ def test_evaluation_belongs_to_its_seed(run: shoal.Run) -> None:
     assert stored["greedy"]["returns"] == list(other.returns), "the last of each way stays"
 
 
-@pytest.mark.parametrize("kind", SPACES)
+# The others are learnt from in tests/scores.
+QUICK = ("Discrete", "Box", "Dict")
+
+
+@pytest.mark.parametrize("kind", [pytest.param(k, marks=() if k in QUICK else pytest.mark.slow) for k in SPACES])
 def test_a_policy_speaks_the_environments_own_spaces(kind: str, tmp_path: Path) -> None:
     policy = train(partial(Mirror, kind), tmp_path / "run").policy
     env = Mirror(kind)
@@ -105,7 +109,7 @@ def test_a_policy_speaks_the_environments_own_spaces(kind: str, tmp_path: Path) 
 
 def test_a_recurrent_policy_remembers_until_it_is_reset(tmp_path: Path) -> None:
     net = {"hidden": (8,), "cell": "gru", "cell_size": 8}
-    policy = train(partial(Mirror, "Box"), tmp_path / "run", net=net, steps=200 * T * B).policy
+    policy = train(partial(Mirror, "Box"), tmp_path / "run", net=net, steps=30 * T * B).policy
     obs = SPACES["Box"].sample()
     one, two = policy(obs), policy(obs)
     policy.reset()

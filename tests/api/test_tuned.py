@@ -73,7 +73,7 @@ class Bricks(gymnasium.Env[Any, Any]):
         return np.zeros(2, np.float32), 7.0, self.left == 0, False, {}
 
 
-@pytest.mark.parametrize("algo", ["ppo", "dqn"])
+@pytest.mark.parametrize("algo", ["ppo", pytest.param("dqn", marks=pytest.mark.slow)])
 def test_scores_are_not_clipped(algo: str, tmp_path: Path) -> None:
     """Neither in the returns of training, which `until_return` waits for, nor in evaluation."""
     settings: dict[str, Any] = {"runtime": "inline", "topology": "sequential", "actors": 1, "envs": 4, "report": False}

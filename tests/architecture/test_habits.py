@@ -125,8 +125,9 @@ def test_settings_of_the_command_line_explain_themselves() -> None:
     """Below each field of a *Config stands a docstring: it is the help text."""
     silent = []
     for tree in modules().values():
+        known = settings(tree)
         for node in classes(tree):
-            if node.name in settings(tree) and node.name.endswith("Config"):
+            if node.name in known and node.name.endswith("Config"):
                 for item, after in zip(node.body, [*node.body[1:], None], strict=True):
                     said = isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant)
                     if isinstance(item, ast.AnnAssign) and not said:

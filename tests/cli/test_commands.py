@@ -267,6 +267,7 @@ def test_several_seeds(shoal: Command, tmp_path: Path) -> None:
     assert {path.name for path in (tmp_path / "many").iterdir()} == {"seed-5", "seed-6"}
 
 
+@pytest.mark.slow
 def test_several_seeds_without_a_finished_episode(shoal: Command) -> None:
     words = ("Pendulum-v1", *TINY, "--eval-episodes", "0", "--no-report", "--json", "--seeds", "2")
     code, out, _ = shoal("train", *words)

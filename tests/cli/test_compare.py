@@ -191,6 +191,7 @@ def test_it_goes_on_where_it_was_interrupted(
     assert len(trained) == 12  # another grid, another folder
 
 
+@pytest.mark.slow
 def test_the_finished_runs_of_a_smaller_grid_count(shoal: Command, trained: list[dict[str, str]]) -> None:
     assert shoal(*GRID, "--seeds", "1", "--out", "here")[0] == 0
     assert shoal(*GRID, "--seeds", "2", "--out", "here")[0] == 0

@@ -132,13 +132,13 @@ def test_weights_handed_in_act_from_the_next_update(
 
 
 OUT_OF_STEP: list[Any] = [  # (topology, runtime, settings)
-    (LOCKSTEP, "threads", {"learners": 2}),
+    pytest.param(LOCKSTEP, "threads", {"learners": 2}, marks=pytest.mark.slow),
     ("actor_learner", "inline", {}),
     ("actor_learner", "threads", {"learners": 2}),
     ({"name": "actor_learner", "average_every": 2}, "inline", {"learners": 2}),
-    ("seed", "inline", {}),
+    pytest.param("seed", "inline", {}, marks=pytest.mark.slow),
     ("seed", "threads", {}),
-    (GA3C, "inline", {}),
+    pytest.param(GA3C, "inline", {}, marks=pytest.mark.slow),
     (GA3C, "threads", {}),
     (shared("lock"), "threads", {}),
     pytest.param(shared("hogwild"), "processes", {}, marks=pytest.mark.slow),
@@ -166,7 +166,7 @@ def test_weights_handed_in_act_soon_where_nothing_is_in_step(
 
 
 CALM = {**PPO, "normalise_obs": True}
-SAME: list[tuple[Any, str, dict[str, Any]]] = [
+SAME: list[Any] = [  # (topology, runtime, settings)
     ("sequential", "inline", {"algo": CALM}),
     ("sequential", "fused", {"algo": CALM, "env": "CartPole-v1", "report_every": 2}),
     (OVERLAP, "inline", {"algo": CALM}),
@@ -175,11 +175,14 @@ SAME: list[tuple[Any, str, dict[str, Any]]] = [
     (OVERLAP, "inline", {"algo": {**DQN, "normalise_obs": True}}),
     (LOCKSTEP, "threads", {"algo": CALM, "learners": 2}),
     ("actor_learner", "inline", {"algo": CALM}),
-    ({"name": "actor_learner", "average_every": 2}, "inline", {"algo": CALM, "learners": 2}),
+    pytest.param(
+        {"name": "actor_learner", "average_every": 2}, "inline", {"algo": CALM, "learners": 2}, marks=pytest.mark.slow
+    ),
     ("seed", "inline", {"algo": CALM}),
     (GA3C, "inline", {"algo": {**A2C, "normalise_obs": True}}),
     ("dyna", "inline", {"algo": DYNA}),
-    *((shared(name), "inline", {"algo": A2C}) for name in ("hogwild", "lock", "sharded", "gossip")),
+    *((shared(name), "inline", {"algo": A2C}) for name in ("hogwild", "lock")),
+    *(pytest.param(shared(name), "inline", {"algo": A2C}, marks=pytest.mark.slow) for name in ("sharded", "gossip")),
     (shared("hogwild"), "inline", {"algo": DQN}),
 ]
 

@@ -31,7 +31,9 @@ class _Idle:
         return self.frames
 
 
-@pytest.mark.parametrize("game", ["Breakout-v5", "Pong-v5", "MsPacman-v5"])  # the last has no FIRE
+@pytest.mark.parametrize(
+    "game", [pytest.param("Breakout-v5", marks=pytest.mark.slow), "Pong-v5", "MsPacman-v5"]
+)  # the last has no FIRE
 def test_pixel_for_pixel(game: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """From 1 to 30 idle frames, the last of them FIRE: for each start of EnvPool's there is the same one here."""
     source = find(game)

@@ -99,6 +99,7 @@ def test_actions_are_quantiles_of_the_recorded_change() -> None:
     assert (np.mean(changes < low), np.mean(changes < high)) == pytest.approx((0.25, 0.75), abs=1e-3)
 
 
+@pytest.mark.slow
 def test_the_tuned_regulator_is_better_on_the_plant() -> None:
     env = Booster(plant=True)
     given, tuned = (regulate(env, gains, 64).returns.mean() for gains in BASELINES.values())

@@ -75,6 +75,7 @@ def command(folder: Path, *words: str, **variables: str) -> subprocess.Completed
     )
 
 
+@pytest.mark.slow
 def test_commands_that_cannot_play_say_so_in_a_line(tmp_path: Path) -> None:
     with train(tmp_path, *WORDS, "--max-faults", "1", env="faulty_env:Unfilmable") as run:
         finished(run)

@@ -53,6 +53,7 @@ def test_the_run_goes_on_without_it_and_with_its_successor(tmp_path: Path, role:
         assert gone(tree) and run.checkpoints()
 
 
+@pytest.mark.slow
 def test_learners_go_on_from_a_checkpoint(tmp_path: Path) -> None:
     with train(tmp_path, *TWO) as run:
         run.until(run.checkpoints, PATIENCE)

@@ -36,7 +36,8 @@ CASES: dict[str, dict[str, Any]] = {
     "dyna": {"topology": "dyna", "algo": {**DQN, **DYNA, "name": "dyna_q"}},
 }
 ELSEWHERE = [
-    pytest.param(case, "processes", id=f"{case} processes") for case in ("actor_learner", "own replays", "dyna")
+    pytest.param(case, "processes", id=f"{case} processes", marks=pytest.mark.slow if case == "dyna" else ())
+    for case in ("actor_learner", "own replays", "dyna")
 ]
 
 

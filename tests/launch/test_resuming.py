@@ -88,7 +88,16 @@ def stopped(out: Path, **settings: Any) -> shoal.Run:
 
 
 # What they change is changed in another case too, on the same learner.
-SLOW = ("sync, more actors", "lockstep", "two learners")
+SLOW = (
+    "sync, more actors",
+    "lockstep",
+    "two learners",
+    "one learner after two",
+    "one learner for all",
+    "seed",
+    "ga3c",
+    "a replay each",
+)
 
 
 @pytest.mark.parametrize("case", [pytest.param(case, marks=pytest.mark.slow if case in SLOW else ()) for case in CASES])

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from mpi_job import HERE, Job, wait_until
 
 SCRIPT = str(HERE / "faults_on_ranks.py")
 
 
+@pytest.mark.slow
 def test_an_environment_of_several_ranks_that_raises_is_made_anew_and_counted(tmp_path: Path) -> None:
     words = ["--runtime", "mpi", "--runtime.ranks-per-env", "2", "--runtime.step-timeout", "10", "--envs", "1"]
     words += ["--algo.unroll", "16", "--algo.batch-size", "16", "--net.hidden", "8", "--eval-episodes", "0"]
@@ -20,6 +22,7 @@ def test_an_environment_of_several_ranks_that_raises_is_made_anew_and_counted(tm
     assert job.lines[0]["return_mean"] == 10 * (1 + 2), "both ranks add up, also after a fault"
 
 
+@pytest.mark.slow
 def test_only_environments_are_timed_in_shared_windows_and_across_nodes(tmp_path: Path) -> None:
     job = Job(tmp_path, 2, SCRIPT, "slow")
     assert job.end() == 0, job.err.read_text()

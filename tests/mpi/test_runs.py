@@ -64,8 +64,7 @@ def test_an_environment_of_several_ranks(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.ci
-@pytest.mark.parametrize("windows", ["shared", "rma"])
+@pytest.mark.parametrize("windows", ["shared", pytest.param("rma", marks=pytest.mark.ci)])
 def test_topologies_on_four_ranks(windows: str, tmp_path: Path) -> None:
     """One job, one run after another: also a test that windows are freed and ranks wait for what comes next."""
     job = Job(tmp_path, 4, str(HERE / "topologies_on_ranks.py"), windows)

@@ -103,6 +103,7 @@ def linear(rng: np.random.Generator, n: int) -> dict[str, Any]:
     return {"obs": obs, "action": action, "next_obs": following, "reward": obs[:, 1], "done": following[:, 0] > 1.0}
 
 
+@pytest.mark.slow
 def test_it_learns_a_small_world_and_its_members_agree_there_alone() -> None:
     rng = np.random.default_rng(3)
     rows, fresh = linear(rng, 2048), linear(rng, 512)

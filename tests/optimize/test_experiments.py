@@ -39,6 +39,7 @@ def test_samplers_give_a_row_each(tmp_path: Path) -> None:
     assert run["values"][0] == pytest.approx(rows["random"]["start"][0])
 
 
+@pytest.mark.slow
 def test_processes_compute_the_bits_of_one_loop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ways = {name: way for name, way in experiments.WAYS.items() if "overlapped" not in name}
     monkeypatch.setattr(experiments, "WAYS", ways)
@@ -71,6 +72,7 @@ def test_a_costly_f_is_ackley_and_burns_its_time() -> None:
     assert Costly(1.0).problem().kind == "python"
 
 
+@pytest.mark.slow
 def test_runtime_times_each_part_and_compares_with_one_driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(timing, "_room_for", lambda: 1)  # two drivers would not fit: one is left out and named
     size = {

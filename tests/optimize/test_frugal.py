@@ -289,6 +289,7 @@ def test_tables_that_do_not_fit(tmp_path: Path, name: str, text: str | None, sai
 BEST = {"sphere": 0.2 * 5.12, "rastrigin": 0.2 * 5.12, "levy": 1.0 + 0.2 * 10.0}  # of the knob, whatever the condition
 
 
+@pytest.mark.slow
 def test_ahead_of_policy_gradients_at_300_evaluations(tmp_path: Path) -> None:
     from shoal.optimize import learn_to_optimize
 

@@ -104,11 +104,13 @@ def test_a_python_function_under_threads(tmp_path: Path) -> None:
     assert learnt.dropped == 0 and learnt.summary["dropped"] == 0
 
 
+@pytest.mark.slow
 def test_ppo_learns_too(tmp_path: Path) -> None:
     learnt = quick(line("jax"), tmp_path / "run", algo="ppo", steps=300)
     assert gap(learnt, lowest) < 0.15
 
 
+@pytest.mark.slow
 def test_mixed_knobs_find_the_right_category(tmp_path: Path) -> None:
     def f(x: Any, mode: Any, n: Any, c: Any) -> Any:
         return (x - 0.4) ** 2 + jnp.where(mode == jnp.where(c > 0, 7, 5), 0.0, 1.0) + 0.1 * (n - 3) ** 2
@@ -127,6 +129,7 @@ def test_mixed_knobs_find_the_right_category(tmp_path: Path) -> None:
     assert answers["x"] == pytest.approx(0.4, abs=0.15)
 
 
+@pytest.mark.slow
 def test_no_conditions_is_plain_optimisation(tmp_path: Path) -> None:
     problem = make("sphere", dims=2, free=2, shift=0.4)
     learnt = learn(problem, steps=1500, out=tmp_path / "run")
@@ -135,6 +138,7 @@ def test_no_conditions_is_plain_optimisation(tmp_path: Path) -> None:
     assert learnt.law() == answer and learnt.mse.values[-1] < learnt.mse.values[0] / 50
 
 
+@pytest.mark.slow
 def test_several_devices_give_one_robust_law(tmp_path: Path) -> None:
     """Minima at -0.2 (steep) and 0.6 (flat): the mean is smallest near the steep one, the worst case between them."""
     devices = [lambda x, c: 4.0 * (x + 0.2) ** 2, lambda x, c: (x - 0.6) ** 2]
@@ -161,6 +165,7 @@ def test_a_noisy_function_is_learnt_through_its_noise(tmp_path: Path) -> None:
     assert gap(learnt, lowest) < 0.15
 
 
+@pytest.mark.slow
 def test_a_function_that_sometimes_fails_is_learnt_and_its_drops_are_counted(tmp_path: Path) -> None:
     """One point in ten fails, wherever it lies."""
 
@@ -265,6 +270,7 @@ def test_too_small_a_budget_is_refused_without_a_call(tmp_path: Path) -> None:
     assert not calls and not (tmp_path / "run").exists()
 
 
+@pytest.mark.slow
 def test_a_law_is_steadier_than_the_weights_that_it_averages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With a rate that does not fall, what the noise of an update moves is averaged away."""
     steady = {"algo.learning_rate": 3e-3, "algo.final_rate": 1.0}

@@ -104,6 +104,7 @@ def test_searched_optima_obey_constraints() -> None:
     assert (asked.measure(found.points)[1] <= 0.0).all()
 
 
+@pytest.mark.slow
 def test_policy_gradients_learn_to_stay_inside(tmp_path: Path) -> None:
     asked = problem(disc, kind="jax")
     learnt = learn(asked, algo="ppo", steps=200, out=tmp_path / "run")

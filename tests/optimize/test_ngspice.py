@@ -65,6 +65,7 @@ def test_what_ngspice_cannot_solve_is_told() -> None:
     assert problem().kind == "numpy"
 
 
+@pytest.mark.slow
 def test_it_is_tuned_over_processes(tmp_path: Path) -> None:
     """A few updates: the law moves to cheaper answers than the middle of the box, and simulates on both drivers."""
     from bias import problem

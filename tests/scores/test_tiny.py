@@ -115,6 +115,7 @@ def test_a_cell_remembers(cell: str, tmp_path: Path) -> None:
     assert learn(Recall(), tmp_path, "ppo", 150_000, net={"cell": cell, "cell_size": 16}) > 0.9
 
 
+@pytest.mark.slow
 def test_without_a_cell_nothing_is_remembered(tmp_path: Path) -> None:
     assert learn(Recall(), tmp_path, "ppo", 100_000) < 0.6
 

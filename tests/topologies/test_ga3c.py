@@ -97,6 +97,7 @@ def test_inline_computes_the_same_bits_twice(tmp_path: Path) -> None:
     assert one["env_steps"] == 20 * T * B * ACTORS and one["updates"] == 20
 
 
+@pytest.mark.slow
 def test_the_numbers_adjust_and_the_panel_can_say_so(tmp_path: Path) -> None:
     topology = {"name": "ga3c", "adjust": True, "adjust_after": 0.2, "adjust_every": 0.2, "most": 2}
     run = train(tmp_path / "run", runtime="threads", topology=topology, steps=2000 * T * B, seed=3)
