@@ -17,15 +17,7 @@ OPTIONS = (
     "dims", "free", "shift", "algo", "sampler", "drivers", "steps", "episodes", "time-steps", "runtime", "seed", "out", "config",
     "keep", "budget", "data", "resume",
 )  # fmt: skip
-GRADIENTS = (
-    "sampler",
-    "drivers",
-    "steps",
-    "episodes",
-    "time-steps",
-    "runtime",
-    "keep",
-)  # what only policy gradients have
+GRADIENTS = ("sampler", "steps", "episodes", "time-steps", "runtime", "keep")  # what only policy gradients have
 
 USAGE = """usage: shoal optimize FUNCTION [--dims N] [--free K] [--shift S] [--budget N | --steps N] ...
 
@@ -50,7 +42,7 @@ subject_to = "module:g" at the top of the file, or a list of such, allows only p
   --data FILE         earlier evaluations, .jsonl or .csv with a column for each knob and condition and one called value (surrogate)
   --resume FOLDER     go on with a stopped run: its evaluations.jsonl counts towards the budget (surrogate)
   --sampler NAME      random, latin_hypercube, latin_scipy, uncertainty, grid, heterogeneous (random)
-  --drivers D         number of drivers that collect episodes (1)
+  --drivers D         number of drivers that collect episodes, or processes that evaluate f for surrogate (1)
   --steps N           updates (5000)
   --episodes E        episodes of each update, shared among the drivers (30, or the next multiple of D)
   --time-steps T      steps of each episode (2)

@@ -7,6 +7,7 @@ ones look where the surrogate is unsure.
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Sequence
 
@@ -70,19 +71,30 @@ class Explorer:
         self.points = np.concatenate([self.points, points])
         self.values = np.concatenate([self.values, np.where(np.isfinite(values), values, np.nan)])
 
-    def design(self, count: int) -> np.ndarray:
-        """Evenly spread points [count, width], or fewer if the problem has fewer."""
-        return self._new(even_points(self.problem, count, self._rng))
+    def design(self, count: int, *, pending: np.ndarray | None = None) -> np.ndarray:
+        """Evenly spread points [count, width], or fewer if the problem has fewer. None of them is pending."""
+        return self._new(even_points(self.problem, count, self._rng), pending)
 
     @one_thread()
-    def ask(self, count: int, conditions: np.ndarray | None = None) -> np.ndarray:
+    def ask(self, count: int, conditions: np.ndarray | None = None, *, pending: np.ndarray | None = None) -> np.ndarray:
         """At most `count` new points [n, width]; none if all points of a finite problem have been tried.
 
         Conditions [count, n_conditions] are drawn evenly unless given; a point that the surrogate proposes twice has another one.
+        Points that are `pending` [p, width] count as if f were there what the surrogate expects, so that proposals lie elsewhere.
         """
         if not np.isfinite(self.values).any():
-            return self.design(count)
+            return self.design(count, pending=pending)
         self.refresh()
+        known = self.surrogate, self.models
+        if pending is not None and len(pending):
+            self.surrogate = _believing(self.surrogate, pending)
+            self.models = tuple(_believing(model, pending) for model in self.models)
+        try:
+            return self._proposed(count, conditions, pending)
+        finally:
+            self.surrogate, self.models = known
+
+    def _proposed(self, count: int, conditions: np.ndarray | None, pending: np.ndarray | None) -> np.ndarray:
         problem, surrogate = self.problem, self.surrogate
         if conditions is None:
             conditions = even_conditions(problem, count, self._rng)
@@ -93,10 +105,11 @@ class Explorer:
         curious = np.flatnonzero(kappas)
         if len(curious):
             points[curious] = self._curious(search, conditions[curious], kappas[curious])
-        fresh = self._new(points)
+        fresh = self._new(points, pending)
         missing = count - len(fresh)
         if missing:  # the surrogate repeats itself, as it may with few values of the knobs
-            fresh = np.concatenate([fresh, self._new(even_points(problem, 16 * missing, self._rng), fresh)[:missing]])
+            also = fresh if pending is None else np.concatenate([fresh, pending])
+            fresh = np.concatenate([fresh, self._new(even_points(problem, 16 * missing, self._rng), also)[:missing]])
         return fresh
 
     @one_thread()
@@ -174,6 +187,13 @@ class Explorer:
                 seen.add(key.tobytes())
                 fresh.append(point)
         return np.array(fresh).reshape(-1, points.shape[1])
+
+
+def _believing(model: Surrogate, points: np.ndarray) -> Surrogate:
+    """A copy that also knows these points, with the values that `model` expects there."""
+    made = copy.copy(model)
+    made.given(np.concatenate([model.rows, points]), np.concatenate([model.values, model.mean(points)]), model.failed)
+    return made
 
 
 def _rounded(points: np.ndarray) -> np.ndarray:

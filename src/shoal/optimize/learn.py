@@ -68,7 +68,7 @@ def learn(
     *,
     algo: str = "reinforce",
     sampler: str = "random",
-    drivers: int = 1,
+    drivers: int | None = None,
     steps: int = 5000,
     episodes: int | None = None,
     time_steps: int = 2,
@@ -88,14 +88,16 @@ def learn(
 
     Policy gradients train for `steps` updates of `episodes` episodes, shared out among the drivers.
 
-    `runtime` defaults to `fused` if f can be traced, else `processes`. `episodes` defaults to 30, or the next multiple of the
-    drivers. `settings` are further settings of `shoal train`, such as `algo.learning_rate`. `keep` selects the law to keep:
-    the best on the choosing conditions (`judge`), or the last. `score` adds the published curve and the regret on the
-    reporting conditions, which take evaluations of their own. With `budget` instead of `steps`, training makes as many
-    updates as fit into it together with trying f out and choosing.
+    `drivers` defaults to 1, or to 3 with the sampler `heterogeneous`, which gives each of them another rule. `runtime` defaults to
+    `fused` if f can be traced, else `processes`. `episodes` defaults to 30, or the next multiple of the drivers. `settings` are
+    further settings of `shoal train`, such as `algo.learning_rate`. `keep` selects the law to keep: the best on the choosing
+    conditions (`judge`), or the last. `score` adds the published curve and the regret on the reporting conditions, which take
+    evaluations of their own. With `budget` instead of `steps`, training makes as many updates as fit into it together with trying f
+    out and choosing.
 
     `surrogate` takes `budget` (2,000 if it is None), `seed`, `out`, `score`, `data` (a .jsonl or .csv file of earlier evaluations,
-    which do not count) and `resume` (the folder of a stopped run, whose evaluations do count); it evaluates f in this process.
+    which do not count) and `resume` (the folder of a stopped run, whose evaluations do count); it evaluates f in this process, or,
+    with several `drivers`, in that many others.
     `auto` chooses by the budget and the cost of f (`choice`).
 
     Raises:
@@ -110,10 +112,11 @@ def learn(
     if algo == frugal.ALGO:
         spend = frugal.BUDGET if budget is None else budget
         how: dict[str, Any] = {"quiet": quiet, "score": score, "data": data, "resume": resume, "started_at": began}
-        how["announce"] = announce
+        how |= {"announce": announce, "drivers": 1 if drivers is None else drivers}
         return frugal.learn_frugally(problem, budget=spend, seed=seed, out=out, **how)
     if data is not None or resume is not None:
         raise BadInput(f"algo is {algo!r}: only {frugal.ALGO} uses earlier evaluations, data and resume")
+    drivers = (3 if sampler == "heterogeneous" else 1) if drivers is None else drivers
     chosen = runtime or ("fused" if problem.traceable else "processes")
     actors = 1 if chosen == "fused" else drivers
     episodes = _shared_out(actors) if episodes is None else episodes
@@ -328,7 +331,7 @@ def learn_to_optimize(
     *,
     algo: str = "reinforce",
     sampler: str = "heterogeneous",
-    drivers: int = 3,
+    drivers: int | None = None,
     budget: int = 200_000,
     runtime: str | None = None,
     seed: int = 0,
@@ -343,8 +346,8 @@ def learn_to_optimize(
     """A law for `problem`, learnt with at most `budget` evaluations of f, for all purposes together.
 
     An episode of T steps takes T + 1 evaluations: one at its start and one per step. Probing how f can be called, trying it
-    out and choosing the kept law count against the same budget. The sampler, the drivers, the runtime, `keep` and the episodes
-    belong to policy gradients; `surrogate` has none of them, and takes `data` and `resume` as `learn` does.
+    out and choosing the kept law count against the same budget. The sampler, the runtime, `keep` and the episodes belong to policy
+    gradients; `surrogate` has none of them, and takes `data` and `resume` as `learn` does.
     """
     learnt = learn(
         problem,

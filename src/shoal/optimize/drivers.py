@@ -1,0 +1,170 @@
+"""Drivers: processes that evaluate f, each its own points one by one, so that no evaluation waits for a slower one elsewhere.
+
+A driver that f crashes is replaced, and the point that it was at counts as a failure. Only numbers and words travel; nothing is
+unpickled here.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterable, Iterator
+from types import TracebackType
+from typing import NamedTuple, Self
+
+import msgspec
+import numpy as np
+
+from shoal.core.errors import BadInput
+from shoal.optimize.problem import Problem
+from shoal.runtimes.guarded import CannotSend, Guarded, Mark
+
+PAUSE = 0.002  # seconds between two looks at drivers that are all busy
+CRASHES = 8  # of drivers in a row, after which f is refused
+
+
+class Told(msgspec.Struct, frozen=True):
+    """A driver's answer. None where f or a constraint failed."""
+
+    value: float | None
+    limits: list[float | None]
+    evaluations: int
+    seconds: float
+    reason: str | None
+
+
+class Done(NamedTuple):
+    """An evaluation that has ended."""
+
+    point: np.ndarray  # [width]
+    value: float  # NaN if f failed
+    limits: np.ndarray  # [G]
+    evaluations: int  # calls of f that it took
+    seconds: float
+    reason: str | None  # of a failure
+
+
+class Measure:
+    """What a driver does with a request: points as 64-bit numbers, answered one by one."""
+
+    def __init__(self, problem: Problem) -> None:
+        self._problem = problem
+
+    def __call__(self, request: bytes, mark: Mark) -> Iterator[bytes]:
+        problem = self._problem
+        for point in np.frombuffer(request).reshape(-1, 1, problem.width):
+            began, before = time.perf_counter(), problem.evaluations
+            values, found = problem.measure(point)
+            told = [float(v) if math.isfinite(v) else None for v in (values[0], *found[:, 0])]
+            reason = problem.last_error if told[0] is None else None
+            took = time.perf_counter() - began
+            yield msgspec.json.encode(Told(told[0], told[1:], problem.evaluations - before, took, reason))
+
+
+class Driver:
+    """One process, and the points that it has been given and not answered."""
+
+    def __init__(self, problem: Problem) -> None:
+        self._problem = problem
+        self._process = Guarded(Measure(problem), timeout=math.inf)
+        self._since = 0.0  # when it began with the first of its points
+        self.points: list[np.ndarray] = []
+
+    def begin(self, points: Iterable[np.ndarray]) -> None:
+        self.points, self._since = list(points), time.perf_counter()
+        self._process.ask(np.concatenate(self.points).astype(np.float64).tobytes())
+
+    def look(self) -> list[Done]:
+        """What has ended since the last call."""
+        found = []
+        for message in self._process.hear():
+            told = msgspec.json.decode(message, type=Told)
+            value, *limits = (math.nan if v is None else v for v in (told.value, *told.limits))
+            point, self._since = self.points.pop(0), time.perf_counter()
+            found.append(Done(point, value, np.array(limits), told.evaluations, told.seconds, told.reason))
+        return found
+
+    def lost(self) -> Done | None:
+        """The evaluation in which the process ended; None if it is alive. What it had not begun goes to its successor.
+
+        Raises:
+            BadInput: the problem cannot be loaded there, or calling it failed in Shoal's own code.
+        """
+        gone = self._process.gone
+        if gone is None:
+            return None
+        self._process.close()
+        if gone.kind in ("bug", "unsent"):
+            raise BadInput(
+                f"{self._problem.name} cannot be evaluated in another process: {gone.detail.splitlines()[-1]}"
+            )
+        point, *rest = self.points
+        took, none = time.perf_counter() - self._since, np.full(len(self._problem.limits), math.nan)
+        self._process, self.points = Guarded(Measure(self._problem), timeout=math.inf), []
+        if rest:
+            self.begin(rest)
+        return Done(point, math.nan, none, 1, took, f"its process {gone.detail}")
+
+    def close(self) -> None:
+        self._process.close()
+
+
+class Drivers:
+    """A context manager: leaving it ends the processes, with what they evaluate."""
+
+    def __init__(self, problem: Problem, count: int) -> None:
+        self._problem, self._crashes = problem, 0
+        self._drivers: list[Driver] = []
+        try:
+            for _ in range(count):
+                self._drivers.append(Driver(problem))
+        except CannotSend as error:
+            self.close()
+            raise BadInput(f"{problem.name} cannot be sent to other processes: {error}; use one driver") from None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        for driver in self._drivers:
+            driver.close()
+
+    @property
+    def idle(self) -> int:
+        """Drivers that have nothing to evaluate."""
+        return sum(not driver.points for driver in self._drivers)
+
+    @property
+    def points(self) -> np.ndarray:
+        """The points that are being evaluated, or wait in a driver: [n, width]."""
+        return np.array([p for driver in self._drivers for p in driver.points]).reshape(-1, self._problem.width)
+
+    def begin(self, points: np.ndarray) -> None:
+        """Let an idle driver evaluate points [n, width]; at least one must be idle."""
+        next(driver for driver in self._drivers if not driver.points).begin(points)
+
+    def wait(self) -> list[Done]:
+        """The evaluations that have ended since the last call, at least one. At least one must be running.
+
+        Raises:
+            BadInput: f ended several processes in a row.
+        """
+        while True:
+            found = []
+            for driver in self._drivers:
+                if driver.points and (ended := driver.look()):
+                    found += ended
+                    self._crashes = 0
+                elif driver.points and (lost := driver.lost()) is not None:
+                    found.append(lost)
+                    self._crashes += 1
+            if self._crashes >= CRASHES:
+                raise BadInput(f"{self._problem.name} ended {self._crashes} processes in a row: {found[-1].reason}")
+            if found:
+                return found
+            time.sleep(PAUSE)
