@@ -17,9 +17,9 @@ import numpy as np
 
 from shoal.core.errors import BadInput
 from shoal.optimize.problem import Problem
-from shoal.runtimes.guarded import CannotSend, Guarded, Mark
+from shoal.runtimes.guarded import CannotSend, Guarded, Mark, wait_for_any
 
-PAUSE = 0.002  # seconds between two looks at drivers that are all busy
+PAUSE = 1.0  # seconds between two looks at drivers that say nothing
 CRASHES = 8  # of drivers in a row, after which f is refused
 
 
@@ -66,18 +66,18 @@ class Driver:
 
     def __init__(self, problem: Problem) -> None:
         self._problem = problem
-        self._process = Guarded(Measure(problem), timeout=math.inf)
+        self.process = Guarded(Measure(problem), timeout=math.inf)
         self._since = 0.0  # when it began with the first of its points
         self.points: list[np.ndarray] = []
 
     def begin(self, points: Iterable[np.ndarray]) -> None:
         self.points, self._since = list(points), time.perf_counter()
-        self._process.ask(np.concatenate(self.points).astype(np.float64).tobytes())
+        self.process.ask(np.concatenate(self.points).astype(np.float64).tobytes())
 
     def look(self) -> list[Done]:
         """What has ended since the last call."""
         found = []
-        for message in self._process.hear():
+        for message in self.process.hear():
             told = msgspec.json.decode(message, type=Told)
             value, *limits = (math.nan if v is None else v for v in (told.value, *told.limits))
             point, self._since = self.points.pop(0), time.perf_counter()
@@ -90,23 +90,23 @@ class Driver:
         Raises:
             BadInput: the problem cannot be loaded there, or calling it failed in Shoal's own code.
         """
-        gone = self._process.gone
+        gone = self.process.gone
         if gone is None:
             return None
-        self._process.close()
+        self.process.close()
         if gone.kind in ("bug", "unsent"):
             raise BadInput(
                 f"{self._problem.name} cannot be evaluated in another process: {gone.detail.splitlines()[-1]}"
             )
         point, *rest = self.points
         took, none = time.perf_counter() - self._since, np.full(len(self._problem.limits), math.nan)
-        self._process, self.points = Guarded(Measure(self._problem), timeout=math.inf), []
+        self.process, self.points = Guarded(Measure(self._problem), timeout=math.inf), []
         if rest:
             self.begin(rest)
         return Done(point, math.nan, none, 1, took, f"its process {gone.detail}")
 
     def close(self) -> None:
-        self._process.close()
+        self.process.close()
 
 
 class Drivers:
@@ -167,4 +167,4 @@ class Drivers:
                 raise BadInput(f"{self._problem.name} ended {self._crashes} processes in a row: {found[-1].reason}")
             if found:
                 return found
-            time.sleep(PAUSE)
+            wait_for_any((driver.process for driver in self._drivers if driver.points), PAUSE)

@@ -18,7 +18,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Literal, NamedTuple
 
 import cloudpickle
@@ -108,12 +108,7 @@ class Guarded:
         Once the process has ended, `gone` says how, and no further message arrives.
         """
         if self._ended is None:
-            self._send()
-            poll = select.poll()  # `select` takes no descriptor above 1023
-            poll.register(self._messages, select.POLLIN)
-            if self._unsent:
-                poll.register(self._requests, select.POLLOUT)
-            poll.poll(1e3 * seconds)
+            wait_for_any([self], seconds)
             self._read()
             self._look()
         while (whole := self._next()) is not None:
@@ -126,6 +121,14 @@ class Guarded:
                 self._answered += 1
             elif self._answered == self._asked - 1:
                 yield data
+
+    def watch(self, poll: select.poll) -> None:
+        """Let `poll` wake when `hear` would find something: a message, the process's end, or room for the rest of a request."""
+        if self._ended is None:
+            self._send()
+            poll.register(self._messages, select.POLLIN)
+            if self._unsent:
+                poll.register(self._requests, select.POLLOUT)
 
     @property
     def gone(self) -> Gone | None:
@@ -183,3 +186,11 @@ class Guarded:
         data = bytes(self._unread[HEADER.size : end])
         del self._unread[:end]
         return kind, data
+
+
+def wait_for_any(processes: Iterable[Guarded], seconds: float) -> None:
+    """Wait until one of the processes has something to `hear`, or has ended; at most `seconds`."""
+    poll = select.poll()  # `select` takes no descriptor above 1023
+    for process in processes:
+        process.watch(poll)
+    poll.poll(1e3 * seconds)
