@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -58,7 +59,7 @@ def test_a_slow_evaluation_delays_no_other(tmp_path: Path) -> None:
     """While one driver sleeps, the other goes on."""
     problem = bowl(tmp_path / "calls", slow=2.0)
     slow, quick = problem.normalise(x=0.0, c=0.95), problem.normalise(x=0.0, c=0.1)
-    with Drivers(problem, 2) as drivers:
+    with closing(Drivers(problem, 2)) as drivers:
         drivers.begin(quick[None])
         drivers.begin(quick[None])
         while drivers.idle < 2:

@@ -190,11 +190,13 @@ def _tell(summary: Mapping[str, Any]) -> None:
     s = summary
     if s.get("algo") == "surrogate":
         n, lost, raw = s["conditions"]["reporting"], s["regret"], s["regret_of_policy"]
-        own = s["wall_s"] - s["f_s"]
+        took = f"{s['f_s']:.1f} s in f, {s['wall_s'] - s['f_s']:.1f} s elsewhere"
+        if s["drivers"] > 1:
+            took = f"{s['f_s']:.1f} s in f, shared by {s['drivers']} drivers, {s['wall_s']:.1f} s in all"
         spent = (
             f"{s['evaluations']:,} evaluations of {s['budget']:,}, {s['warm']:,} known before, {s['dropped']:,} failed"
         )
-        print(f"{s['function']}: {spent}; {s['f_s']:.1f} s in f, {own:.1f} s elsewhere", file=sys.stderr)
+        print(f"{s['function']}: {spent}; {took}", file=sys.stderr)
         if "violations" in s and s["violations"] is not None:
             kept = f"violated at {s['violations']} of {n} held-out conditions"
             print(f"constraints: {kept}; without polishing at {s['violations_of_policy']}", file=sys.stderr)

@@ -9,8 +9,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterable, Iterator
-from types import TracebackType
-from typing import NamedTuple, Self
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
@@ -110,7 +109,7 @@ class Driver:
 
 
 class Drivers:
-    """A context manager: leaving it ends the processes, with what they evaluate."""
+    """Several of them. `close` ends the processes, with what they evaluate."""
 
     def __init__(self, problem: Problem, count: int) -> None:
         self._problem, self._crashes = problem, 0
@@ -121,14 +120,6 @@ class Drivers:
         except CannotSend as error:
             self.close()
             raise BadInput(f"{problem.name} cannot be sent to other processes: {error}; use one driver") from None
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def close(self) -> None:
         for driver in self._drivers:

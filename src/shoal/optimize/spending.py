@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import sys
 import time
@@ -50,11 +51,13 @@ class Spending:
         self._first = problem.evaluations
         self._allowed = allowed
         self.fresh, self.f_s = 0, 0.0
-        self._next_look = 0.0  # number of evaluations
         self._asking_s = 0.0  # seconds that the last proposals took
         self._reason: str | None = None  # of the last failure in a driver
         self._drivers = drivers
         self._design = min(max(4, self._points_of(allowed) // 4), max(16, 10 * len(problem.axes)))
+        self._next_look = (
+            float(self._design) if drivers > 1 else 0.0
+        )  # number of evaluations; one driver looks after a batch
 
     @property
     def called(self) -> int:
@@ -122,7 +125,7 @@ class Spending:
                 self._spend(record)
             else:
                 self._tell_rest()
-                with Drivers(problem, self._drivers) as drivers:
+                with contextlib.closing(Drivers(problem, self._drivers)) as drivers:
                     self._spend_apart(record, drivers)
         finally:
             record.close()
