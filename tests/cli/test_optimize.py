@@ -128,6 +128,11 @@ def test_every_flag_and_the_json_keys(folder: Path, capfd: pytest.CaptureFixture
     assert json.loads((folder / "run" / "summary.json").read_text())["best_mse"] == got["best_mse"]
 
 
+def test_heterogeneous_has_three_drivers_unless_told(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    assert shoal("sphere --sampler heterogeneous --steps 3 --out run --quiet --json") == 0
+    assert last_line(capfd.readouterr().out)["drivers"] == 3
+
+
 def test_an_own_function_with_a_config(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
     words = "own_law_functions:f --config problem.toml --runtime inline --drivers 2 --steps 3 --episodes 4 --algo ppo"
     words += " --out run --json"
@@ -194,6 +199,11 @@ def test_few_evaluations(folder: Path, capfd: pytest.CaptureFixture[str]) -> Non
     assert 20 < len(Path("run/evaluations.jsonl").read_text().splitlines()) == got["evaluations"]
     assert got["regret"]["n"] == 32 and {"contour.png", "curve.png", "answers-x1.png"} <= set(got["pictures"])
 
+    assert shoal("sphere --resume run --seed 1") == 2
+    assert "seed is 1: a resumed run keeps its own, 0" in capfd.readouterr().err
+    assert shoal("sphere --resume run --quiet --json") == 0
+    assert last_line(capfd.readouterr().out)["budget"] == 40
+
     Path("old.csv").write_text("x1,x2,value\n1,1,2\n")
     assert shoal(f"{words} --algo surrogate --resume run --data old.csv") == 2
     assert "only one of them" in capfd.readouterr().err
@@ -238,6 +248,7 @@ CASES = {
     "ackley --sampler latin": ["'latin'", "latin_hypercube"],
     "ackley --keep first": ["'first'", "best, last"],
     "ackley --drivers 0": ["--drivers", "0"],
+    "ackley --sampler heterogeneous --drivers 1": ["drivers is 1", "heterogeneous", "at least 2"],
     "ackley --steps 0": ["--steps", "0"],
     "ackley --steps 1e3": ["--steps", "'1e3'"],
     "ackley --episodes -2": ["--episodes", "-2"],
@@ -285,13 +296,26 @@ CASES = {
     f"{F} list.toml": ["knobs", "table"],
     "own_law_functions:fails --config problem.toml --budget 300": ["64 evaluations failed", "no such device"],
     "sphere --budget 3 --data absent.csv": ["cannot read", "absent.csv"],
-    f"{F} never.toml --budget 80": ["never <= 0", "none of 66 points", "lowest value was 1."],
     f"{F} never.toml --budget 40000 --algo ppo": ["never <= 0", "none of 1,024 points"],
     f"{F} noname.toml": ["subject_to", "'warm'", "module:function"],
     f"{F} nolimit.toml": ["own_law_functions:cold"],
     f"{F} fewlimit.toml": ["few takes no parameter 'taps'"],
     f"{F} limit.toml": ["subject_to is 3", "module:function"],
 }  # fmt: skip
+
+
+def test_a_refusal_keeps_what_was_evaluated(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    assert shoal(f"{F} never.toml --budget 80 --out run") == 2
+    [line] = capfd.readouterr().err.strip().splitlines()
+    for expected in (
+        "never <= 0",
+        "none of 66 points",
+        "lowest value was 1.",
+        "66 evaluations are kept",
+        "--resume run",
+    ):
+        assert expected in line, line
+    assert len(Path("run/evaluations.jsonl").read_text().splitlines()) == 66
 
 
 @pytest.mark.parametrize("words", CASES)

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import json
 import os
+import subprocess
+import sys
 import time
 from contextlib import closing
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
 
 from shoal.core.errors import BadInput
 from shoal.optimize import Problem, learn
-from shoal.optimize.drivers import Drivers
+from shoal.optimize.drivers import Done, Drivers
 from shoal.optimize.explorer import Explorer
+
+ENVIRONMENT = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}  # of this very package
 
 
 def bowl(note: Path, *, slow: float = 0.0, dies: float = 2.0) -> Problem:
@@ -80,12 +85,108 @@ def test_an_f_that_ends_its_process_has_failed_there(tmp_path: Path) -> None:
     assert 0 < learnt.dropped < 20 and len(calls(note)) <= 60 and off(learnt.law) < 0.05
 
 
+SCORED = """
+import os, sys
+from shoal.optimize import Problem, learn
+
+def f(x, c):
+    if x > 0.5:
+        os._exit(7)
+    return (x - 0.5 * c) ** 2
+
+problem = Problem(f, knobs={"x": (-1, 1)}, conditions={"c": (-1, 1)}, kind=sys.argv[1], name="bowl")
+out, resume = (None, sys.argv[2]) if len(sys.argv) > 3 else (sys.argv[2], None)
+learn(problem, algo="surrogate", budget=24, drivers=2, out=out, resume=resume)
+"""
+
+
+RESUMED = ([], ["resume"])  # nothing is left to evaluate: only the reporting could call f
+
+
+@pytest.mark.parametrize(
+    ("kind", "rounds"), [("python", RESUMED[:1]), pytest.param("numpy", RESUMED, marks=pytest.mark.slow)]
+)
+def test_an_f_that_ends_drivers_is_not_called_in_the_main_process(tmp_path: Path, kind: str, rounds: Any) -> None:
+    (tmp_path / "script.py").write_text(SCORED)
+    words = [sys.executable, str(tmp_path / "script.py"), kind, str(tmp_path / "run")]
+    for more in rounds:
+        done = subprocess.run([*words, *more], capture_output=True, text=True, timeout=120, env=ENVIRONMENT)
+        assert done.returncode == 0, done.stderr
+        told = json.loads((tmp_path / "run" / "summary.json").read_text())
+        why = "bowl may end this process, as it has ended a driver: its process exited with code 7"
+        assert told["regret"] is None and told["left_out"]["regret"] == why
+        assert told["evaluations_of"]["reporting"] == 0 and (tmp_path / "run" / "law.safetensors").exists()
+
+
 @pytest.mark.slow
 def test_an_f_that_ends_every_process_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("shoal.optimize.drivers.CRASHES", 3)
     with pytest.raises(BadInput, match=r"bowl ended \d+ processes in a row: its process exited with code 7"):
         frugal(bowl(tmp_path / "calls", dies=-2.0), tmp_path / "run")
     assert not (tmp_path / "run").exists()
+
+
+class Stub:
+    """A driver without a process: it gives what it is told to, one after another."""
+
+    def __init__(self, *gives: Any) -> None:
+        self.points, self.gives = [np.zeros(2)], list(gives)
+
+    def look(self) -> list[Done]:
+        return [self.gives.pop(0)] if self.gives and isinstance(self.gives[0], Done) else []
+
+    def lost(self) -> Done | None:
+        if not self.gives:
+            return None
+        if isinstance(self.gives[0], BadInput):
+            raise self.gives[0]
+        return self.gives.pop(0).done
+
+    def close(self) -> None:
+        pass
+
+
+class Crash(NamedTuple):
+    done: Done = Done(np.zeros(2), np.nan, np.zeros(0), 1, 0.1, "its process exited with code 7")
+
+
+FINE = Done(np.ones(2), 3.0, np.zeros(0), 1, 0.1, None)
+
+
+def stubs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, *gives: tuple[Any, ...]) -> Drivers:
+    made = iter(gives)
+    monkeypatch.setattr("shoal.optimize.drivers.Driver", lambda problem: Stub(*next(made)))
+    return Drivers(bowl(tmp_path / "calls"), len(gives))
+
+
+def test_what_has_ended_is_handed_back_before_f_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    drivers = stubs(monkeypatch, tmp_path, (BadInput("f returned None"),), (FINE, FINE))
+    assert drivers.wait() == [FINE]
+    with pytest.raises(BadInput, match="f returned None"):
+        drivers.wait()
+
+
+def test_one_crash_of_each_driver_is_no_reason_to_refuse_f(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    drivers = stubs(monkeypatch, tmp_path, *[(Crash(), FINE, Crash(), Crash())] * 8)
+    assert len(drivers.wait()) == 8 and drivers.wait() == [FINE] * 8
+    assert len(drivers.wait()) == len(drivers.wait()) == 8
+    with pytest.raises(BadInput, match="bowl ended 16 processes in a row: its process exited with code 7"):
+        drivers.wait()
+
+
+def test_a_refused_f_keeps_what_its_drivers_evaluated(tmp_path: Path) -> None:
+    note, run = tmp_path / "calls", tmp_path / "run"
+    plain = bowl(note).devices[0]
+
+    def f(x: float, c: float) -> Any:
+        value = plain(x, c)
+        return value if len(note.read_text().splitlines()) <= 12 else None
+
+    problem = Problem(f, knobs={"x": (-1, 1)}, conditions={"c": (-1, 1)}, kind="python", name="bowl")
+    with pytest.raises(BadInput, match=r"^bowl returned None: it must return one number for a point; ") as refused:
+        frugal(problem, run)
+    kept = len((run / "evaluations.jsonl").read_text().splitlines())
+    assert 4 <= kept <= 12 and f"{kept} evaluations are kept, go on with --resume {run}" in str(refused.value)
 
 
 @pytest.mark.slow

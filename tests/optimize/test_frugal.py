@@ -254,6 +254,21 @@ def test_refining_uses_f_and_no_more_of_it_than_told(tmp_path: Path) -> None:
     assert f.calls == 7
 
 
+def test_refining_a_finite_knob_tries_each_of_its_values_once(tmp_path: Path) -> None:
+    wanted = {n: (n * 5 + 3) % 8 for n in range(8)}  # no order that a surrogate could guess
+    tried: list[tuple[int, float]] = []
+
+    def f(n: int, c: float) -> float:
+        tried.append((n, c))
+        return wanted[n] + c
+
+    problem = Problem(f, knobs={"n": range(8)}, conditions={"c": (-1, 1)}, kind="python")
+    law = frugal(problem, tmp_path / "run", budget=10).law
+    tried.clear()
+    assert law.refine(c=0.1, evaluations=20) == {"n": 1}
+    assert len(tried) == len(set(tried)) == 8 and all(c == pytest.approx(0.1) for _, c in tried)
+
+
 def test_a_table_of_a_lab_is_a_warm_start(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     rows = [f"{c:.4f},{(x - 0.5 * c - 0.3) ** 2:.12f},{x:.4f}" for x, c in rng.uniform(-1, 1, (40, 2)).round(4)]
@@ -356,6 +371,28 @@ def test_penalties_count_as_failures() -> None:
     explorer.tell(x, np.where(x[:, 0] > 0.525, 1e9, -x[:, 0]))
     explorer.refresh()
     assert explorer.surrogate.values.max() <= 1.0 and len(explorer.surrogate.failed) == 10
+
+
+def test_values_above_a_plateau_at_the_minimum_are_no_failures() -> None:
+    problem = Problem(lambda x: 0.0, knobs={"x": (-1, 1)}, kind="python")
+    for values in ([0.0] * 6 + [1.0, 2.0, 3.0, 4.0], [0.0] * 8 + [1.0, 2.0]):
+        explorer = Explorer(problem)
+        explorer.tell(np.linspace(-1, 1, 10)[:, None], np.array(values))
+        explorer.refresh()
+        assert explorer.surrogate.values.tolist() == values and not len(explorer.surrogate.failed)
+    explorer = Explorer(problem)
+    explorer.tell(np.linspace(-1, 1, 10)[:, None], np.array([0.0] * 6 + [1.0, 2.0, 3.0, 1e9]))
+    explorer.refresh()
+    assert len(explorer.surrogate.failed) == 1, "a penalty is one all the same"
+
+
+def test_conditions_for_which_any_knob_will_do_blind_no_other(tmp_path: Path) -> None:
+    def f(x: float, c: float) -> float:
+        return 0.0 if c < 0.2 else (x - c) ** 2
+
+    problem = Problem(f, knobs={"x": (-1, 1)}, conditions={"c": (-1, 1)}, kind="python")
+    learnt = frugal(problem, tmp_path / "run", budget=60)
+    assert learnt.law(c=0.7)["x"] == pytest.approx(0.7, abs=0.1)
 
 
 def test_a_slow_f_is_noticed_in_a_resumed_run_that_evaluates_nothing_more(

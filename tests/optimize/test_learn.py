@@ -17,7 +17,7 @@ import shoal
 from shoal.core.errors import BadInput, RunFailed
 from shoal.core.weights import params_hash
 from shoal.launch.compose import initial_state
-from shoal.launch.training import Outcome
+from shoal.launch.outcome import Outcome
 from shoal.optimize import Problem
 from shoal.optimize.functions import make
 from shoal.optimize.learn import Learnt, learn
@@ -301,6 +301,19 @@ def test_the_saved_law_is_the_best_on_held_out_conditions(tmp_path: Path) -> Non
     assert conditions == {"training": "drawn by random", "choosing": 32, "scoring": 21, "reporting": 32}
     assert best.summary["evaluations_of"]["choosing"] == 10 * 32
     assert last.summary["evaluations_of"]["choosing"] == last.summary["conditions"]["choosing"] == 0
+
+
+def test_a_law_whose_optima_were_not_found_is_kept_without_a_regret(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def none(*_: Any) -> Any:
+        raise RunFailed("no optimum")
+
+    monkeypatch.setattr("shoal.optimize.truth._search", none)
+    learnt = quick(line("jax", lambda x, c: bowl(x, c)), tmp_path / "run", score=True)
+    assert learnt.summary["regret"] is None and not learnt.mse.steps
+    assert learnt.summary["left_out"] == {"curve": "no optimum", "regret": "no optimum"}
+    assert (tmp_path / "run" / "law.safetensors").exists() and (tmp_path / "run" / "summary.json").exists()
 
 
 @pytest.mark.parametrize(

@@ -126,14 +126,19 @@ def test_violations_are_counted_where_they_are() -> None:
 
 
 def test_a_constraint_that_nothing_satisfies_is_refused(tmp_path: Path) -> None:
-    said = r"f: never <= 0 holds at none of 64 points that were tried: the lowest value was 1\.\d+$"
+    said = r"f: never <= 0 holds at none of 64 points that were tried: the lowest value was 1\.\d+; 64 evaluations are kept"
     with pytest.raises(BadInput, match=said):
         learn_frugally(problem(half, never), budget=200, score=False, out=tmp_path / "run")
-    assert not (tmp_path / "run").exists()
+    assert len((tmp_path / "run" / "evaluations.jsonl").read_text().splitlines()) == 64
+    with pytest.raises(BadInput, match=r"holds at none of 10\d points .* 10\d evaluations are kept"):
+        learn_frugally(
+            problem(half, never), budget=400, score=False, resume=tmp_path / "run"
+        )  # it tries a quarter of 400
     with pytest.raises(BadInput, match="never <= 0 holds at none of 20 points"):
-        learn_frugally(problem(never), budget=20, score=False, out=tmp_path / "run")
+        learn_frugally(problem(never), budget=20, score=False, out=tmp_path / "few")
     with pytest.raises(BadInput, match="never <= 0 holds at none of 1,024 points"):
-        learn(problem(never, kind="jax"), algo="reinforce", steps=5, out=tmp_path / "run")
+        learn(problem(never, kind="jax"), algo="reinforce", steps=5, out=tmp_path / "policy")
+    assert not (tmp_path / "policy").exists()
 
     def left(x: float, y: float, c: float) -> float:
         return x + 0.5
@@ -142,7 +147,7 @@ def test_a_constraint_that_nothing_satisfies_is_refused(tmp_path: Path) -> None:
         return 0.5 - x
 
     with pytest.raises(BadInput, match="no point of 20 that were tried satisfies all 2 constraints together"):
-        learn_frugally(problem(left, right), budget=20, score=False, out=tmp_path / "run")
+        learn_frugally(problem(left, right), budget=20, score=False, out=tmp_path / "both")
 
 
 def test_penalties_are_paid_from_the_budget(tmp_path: Path) -> None:
@@ -158,6 +163,71 @@ def test_penalties_are_paid_from_the_budget(tmp_path: Path) -> None:
     how: dict[str, Any] = {"algo": "reinforce", "runtime": "inline", "drivers": 1, "sampler": "random"}
     learn_to_optimize(asked, budget=1000, out=tmp_path / "run", **how)
     assert 800 < calls <= 1000
+
+
+def test_penalties_of_an_f_that_raises_on_arrays_are_paid_from_the_budget(tmp_path: Path) -> None:
+    calls = 0
+
+    def counted(x: Any, y: Any, c: Any) -> Any:
+        nonlocal calls
+        calls += np.size(x)
+        if np.size(x) > 64:  # more than an update has: the penalties' batch alone
+            raise ValueError("too many")
+        return f(x, y, c)
+
+    box = {"x": (-1.5, 1.5), "y": (-1.5, 1.5)}
+    asked = Problem(counted, knobs=box, conditions={"c": (-1.0, 1.0)}, kind="numpy", subject_to=disc)
+    how: dict[str, Any] = {"algo": "reinforce", "runtime": "inline", "drivers": 1, "sampler": "random"}
+    learn_to_optimize(asked, budget=1300, out=tmp_path / "run", **how)
+    assert 1000 < calls <= 1300
+
+
+def test_a_law_saved_without_its_problem_keeps_its_constraints(tmp_path: Path) -> None:
+    asked = problem(disc, half)
+    first, second = tmp_path / "run" / "law.safetensors", tmp_path / "again.safetensors"
+    law = learn_frugally(asked, budget=60, score=False, out=tmp_path / "run").law
+    load(first).save(second)
+    for again in (load(second), load(second, asked)):
+        np.testing.assert_allclose(again(c=C)["x"], law(c=C)["x"], atol=1e-6)
+        assert again.explain(c=0.5).limits.keys() == {"disc", "half"} and again.told == asked.describe()
+    assert load(second, asked).violations(C[:, None]) == law.violations(C[:, None])
+
+
+def test_a_run_whose_constraint_failed_somewhere_is_resumed(tmp_path: Path) -> None:
+    def shaky(x: float, y: float, c: float) -> float:
+        if x > 0.0:
+            raise ZeroDivisionError("no such device")
+        return float(disc(x, y, c))
+
+    learn_frugally(problem(shaky), budget=14, score=False, out=tmp_path / "run")
+    rows = [json.loads(line) for line in (tmp_path / "run" / "evaluations.jsonl").read_text().splitlines()]
+    assert any(row["shaky"] is None for row in rows)
+    learnt = learn_frugally(problem(shaky), budget=30, score=False, resume=tmp_path / "run")
+    assert learnt.summary["evaluations_of"]["checking"] == 8
+
+
+@pytest.mark.parametrize("kind", ["python", "numpy"])
+def test_a_constraint_too_tight_to_search_optima_costs_the_regret_and_not_the_law(tmp_path: Path, kind: str) -> None:
+    def total(x: Any, y: Any, z: Any, c: Any) -> Any:
+        return x + y + z + c
+
+    def tight(x: Any, y: Any, z: Any, c: Any) -> Any:
+        return (x - 0.3) ** 2 + (y + 0.2) ** 2 + (z - 0.1) ** 2 - 1e-4 + 0.0 * c
+
+    known = np.random.default_rng(0).uniform(-1, 1, (80, 4))
+    known[:5, :3] = 0.3, -0.2, 0.1  # the middle of what is allowed
+    rows = [[*row, tight(*row), total(*row)] for row in known.tolist()]
+    old = tmp_path / "old.csv"
+    old.write_text("\n".join(["x,y,z,c,tight,value", *(",".join(map(repr, row)) for row in rows)]))
+    box = dict.fromkeys("xyz", (-1.0, 1.0))
+    asked = Problem(total, knobs=box, conditions={"c": (-1.0, 1.0)}, kind=kind, subject_to=tight)
+    learnt = learn_frugally(asked, budget=8, data=old, out=tmp_path / "run")
+    told = json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert told["violations"] < told["conditions"]["reporting"], "the law stays inside"
+    why = "total: a search for its optima found no point that satisfies the constraints"
+    assert told["regret"] is None and told["left_out"]["regret"] == why
+    assert told["left_out"].get("curve") == (why if kind == "numpy" else None) and not learnt.mse.steps
+    assert told["evaluations"] <= 8 and load(tmp_path / "run" / "law.safetensors", asked)(c=0.0) == learnt.law(c=0.0)
 
 
 def test_bad_constraints() -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 
 import numpy as np
 
+from shoal.core.errors import RunFailed
 from shoal.observe import landscape
 from shoal.observe.drawing import render
 from shoal.optimize import pictures
@@ -33,10 +35,11 @@ def draw(learnt: Learnt, folder: Path) -> list[Path]:
     if problem.n_conditions:
         # At exactly these conditions, whose optima are known.
         points = problem.join(law.answers(conditions)[:, : problem.knob_width], conditions)
-        for axis in problem.knobs:
-            found = pictures.answers(problem, points, axis.name)
-            columns = (found.at, found.law, found.best, found.law_values, found.best_values)
-            figures[f"answers-{axis.name}"] = landscape.answers(*columns, names=(found.knob, found.condition))
+        with contextlib.suppress(RunFailed):  # no optimum was found along this line: there is nothing to draw beside
+            for axis in problem.knobs:
+                found = pictures.answers(problem, points, axis.name)
+                columns = (found.at, found.law, found.best, found.law_values, found.best_values)
+                figures[f"answers-{axis.name}"] = landscape.answers(*columns, names=(found.knob, found.condition))
     real = [axis for axis in problem.axes if isinstance(axis, Real)]
     if len(real) > 1:
         seen = pictures.surface(problem, side=SIDE if problem.traceable else SIDE_CALLED)

@@ -37,12 +37,14 @@ subject_to = "module:g" at the top of the file, or a list of such, allows only p
   --free K            number of coordinates that the law chooses, the first K; the rest are conditions (1)
   --shift S           moves the minimum by S in normalised knob coordinates (0)
   --algo NAME         reinforce or ppo, which train a policy; surrogate, which needs few evaluations; or auto, which chooses by the
-                      budget and the cost of f (reinforce; with --budget, auto)
+                      budget and the cost of f (reinforce; with --budget or --resume, auto)
   --budget N          evaluations of f to learn from, at most; surrogate: 2000 unless told; the regret and the figures take more
   --data FILE         earlier evaluations, .jsonl or .csv with a column for each knob and condition and one called value (surrogate)
-  --resume FOLDER     go on with a stopped run: its evaluations.jsonl counts towards the budget (surrogate)
+  --resume FOLDER     go on with a stopped run: its evaluations.jsonl counts towards the budget, which is the stopped run's unless
+                      --budget is given; the seed is the stopped run's (surrogate)
   --sampler NAME      random, latin_hypercube, latin_scipy, uncertainty, grid, heterogeneous (random)
-  --drivers D         number of drivers that collect episodes, or processes that evaluate f for surrogate (1)
+  --drivers D         number of drivers that collect episodes (1, or 3 with --sampler heterogeneous, which gives each another
+                      rule), or processes that evaluate f for surrogate (1)
   --steps N           updates (5000)
   --episodes E        episodes of each update, shared among the drivers (30, or the next multiple of D)
   --time-steps T      steps of each episode (2)
@@ -69,7 +71,8 @@ def run(words: list[str]) -> int:
     from shoal.optimize.learn import learn
 
     quiet = "quiet" in parsed.switches
-    algo = plain.options.get("algo", "auto" if "budget" in plain.options else "reinforce")
+    few = "budget" in plain.options or "resume" in plain.options
+    algo = plain.options.get("algo", "auto" if few else "reinforce")
     _check_algo(algo, plain, settings)
     learnt = learn(
         problem,
@@ -78,12 +81,12 @@ def run(words: list[str]) -> int:
         data=plain.options.get("data"),
         resume=plain.options.get("resume"),
         sampler=plain.options.get("sampler", "random").replace("-", "_"),
-        drivers=whole_number(plain, "drivers", 1),
+        drivers=whole_number(plain, "drivers", 1) if "drivers" in plain.options else None,
         steps=whole_number(plain, "steps", 5000),
         episodes=whole_number(plain, "episodes", 30) if "episodes" in plain.options else None,
         time_steps=whole_number(plain, "time-steps", 2),
         runtime=plain.options.get("runtime"),
-        seed=whole_number(plain, "seed", 0, least=0),
+        seed=whole_number(plain, "seed", 0, least=0) if "seed" in plain.options else None,
         out=plain.options.get("out"),
         keep=plain.options.get("keep", "best"),
         quiet=quiet,
@@ -113,7 +116,7 @@ def _draw(learnt: Any) -> None:
     from shoal.run.folder import RunFolder
 
     if learnt.summary["regret"] is None:
-        return  # f is too slow for searched optima, which the figures show
+        return  # there are no searched optima, which the figures show
     folder, before = RunFolder.open(learnt.summary["run"]), learnt.law.problem.evaluations
     learnt.summary["pictures"] = [path.name for path in draw(learnt, folder.path)]
     learnt.summary["evaluations_of"]["pictures"] = learnt.law.problem.evaluations - before
@@ -200,9 +203,8 @@ def _tell(summary: Mapping[str, Any]) -> None:
         if "violations" in s and s["violations"] is not None:
             kept = f"violated at {s['violations']} of {n} held-out conditions"
             print(f"constraints: {kept}; without polishing at {s['violations_of_policy']}", file=sys.stderr)
-        if not n:
-            print("law: no regret and no figures, because f is too slow to search its optima", file=sys.stderr)
-        elif lost is not None:
+        _tell_left_out(s)
+        if lost is not None:
             regret = f"regret {lost['mean']:.4g}, worst {lost['worst']:.4g}, over {n} held-out conditions"
             bare = f"; without polishing {raw['mean']:.4g}" if raw is not None else ""
             print(f"law: {regret}{bare}", file=sys.stderr)
@@ -210,14 +212,21 @@ def _tell(summary: Mapping[str, Any]) -> None:
         return
     speed = f"{s['evaluations']:,} evaluations in {s['wall_s']:.1f} s ({s['steps_per_s']:,.0f} steps/s)"
     print(f"{s['function']}: {s['steps']:,} updates of {s['episodes']} episodes, {speed}", file=sys.stderr)
+    _tell_left_out(s)
     ends = f"first 1,000 steps {s['first_mse_mean']:.4g}, last 1,000 {s['last_mse_mean']:.4g}, best {s['best_mse']:.4g}"
-    print(f"MSE over the conditions: {ends}", file=sys.stderr)
+    if "curve" not in s["left_out"]:
+        print(f"MSE over the conditions: {ends}", file=sys.stderr)
     n, lost = s["conditions"], s["regret"]
-    regret = "no answer is allowed"
+    regret = "no regret"
     if lost is not None:
         regret = f"regret {lost['mean']:.4g}, worst {lost['worst']:.4g}, over {n['reporting']} others"
-    if "violations" in s:
+    if s.get("violations") is not None:
         print(f"constraints: violated at {s['violations']} of {n['reporting']} held-out conditions", file=sys.stderr)
     chosen = f"the best of the run over {n['choosing']} held-out conditions" if s["kept"] == "best" else "the last"
     print(f"law: step {s['kept_step']:,}, {chosen}; {regret}", file=sys.stderr)
     print(f"law: {s['run']}/law.safetensors", file=sys.stderr)
+
+
+def _tell_left_out(summary: Mapping[str, Any]) -> None:
+    for what, why in summary["left_out"].items():
+        print(f"law: no {'regret and no figures' if what == 'regret' else what}: {why}", file=sys.stderr)

@@ -22,8 +22,14 @@ class Choice(NamedTuple):
     why: str
 
 
-def choose(problem: Problem, budget: int | None) -> Choice:
-    """`surrogate` if evaluations are few or expensive, else `ppo`. May evaluate f once, which is taken from the budget."""
+def choose(problem: Problem, budget: int | None, *, resumed: bool = False) -> Choice:
+    """`surrogate` if evaluations are few or expensive, or a run is resumed, else `ppo`.
+
+    May evaluate f once, which is taken from the budget. No budget of a resumed run means the stopped one's.
+    """
+    if resumed:
+        most = None if budget is None else min(budget, FEW)
+        return Choice("surrogate", most, "auto: surrogate, because no other algorithm resumes a run")
     if budget is not None and budget <= FEW:
         return Choice(
             "surrogate", budget, f"auto: surrogate, because the budget of {budget:,} evaluations is below {FEW:,}"

@@ -19,7 +19,7 @@ from shoal.optimize.problem import Problem
 from shoal.runtimes.guarded import CannotSend, Guarded, Mark, wait_for_any
 
 PAUSE = 1.0  # seconds between two looks at drivers that say nothing
-CRASHES = 8  # of drivers in a row, after which f is refused
+CRASHES = 8  # of drivers in a row, after which f is refused; with many drivers, two of each
 
 
 class Told(msgspec.Struct, frozen=True):
@@ -94,9 +94,10 @@ class Driver:
             return None
         self.process.close()
         if gone.kind in ("bug", "unsent"):
-            raise BadInput(
-                f"{self._problem.name} cannot be evaluated in another process: {gone.detail.splitlines()[-1]}"
-            )
+            why, refused = gone.detail.splitlines()[-1], f"{BadInput.__module__}.{BadInput.__name__}: "
+            if why.startswith(refused):  # what it would have said in this process
+                raise BadInput(why.removeprefix(refused))
+            raise BadInput(f"{self._problem.name} cannot be evaluated in another process: {why}")
         point, *rest = self.points
         took, none = time.perf_counter() - self._since, np.full(len(self._problem.limits), math.nan)
         self.process, self.points = Guarded(Measure(self._problem), timeout=math.inf), []
@@ -109,10 +110,12 @@ class Driver:
 
 
 class Drivers:
-    """Several of them. `close` ends the processes, with what they evaluate."""
+    """Several of them. `close` ends the processes, with what they evaluate. `crash` says why f is not safe to call elsewhere."""
 
     def __init__(self, problem: Problem, count: int) -> None:
-        self._problem, self._crashes = problem, 0
+        self._problem, self._crashes, self._most = problem, 0, max(CRASHES, 2 * count)
+        self.crash: str | None = None
+        self._refusal: BadInput | None = None  # raised once all that has ended is handed back
         self._drivers: list[Driver] = []
         try:
             for _ in range(count):
@@ -143,19 +146,36 @@ class Drivers:
         """The evaluations that have ended since the last call, at least one. At least one must be running.
 
         Raises:
-            BadInput: f ended several processes in a row.
+            BadInput: f ended several processes in a row, or a driver cannot go on (`lost`). The call before has handed back what
+                had ended until then.
         """
-        while True:
-            found = []
+        while self._refusal is None:
+            found: list[Done] = []
             for driver in self._drivers:
-                if driver.points and (ended := driver.look()):
-                    found += ended
-                    self._crashes = 0
-                elif driver.points and (lost := driver.lost()) is not None:
-                    found.append(lost)
-                    self._crashes += 1
-            if self._crashes >= CRASHES:
-                raise BadInput(f"{self._problem.name} ended {self._crashes} processes in a row: {found[-1].reason}")
+                if driver.points:
+                    found += self._ended(driver)
+            if self._crashes >= self._most:
+                said = f"ended {self._crashes} processes in a row: {found[-1].reason}"
+                self._refusal = BadInput(f"{self._problem.name} {said}")
             if found:
                 return found
-            wait_for_any((driver.process for driver in self._drivers if driver.points), PAUSE)
+            if self._refusal is None:
+                wait_for_any((driver.process for driver in self._drivers if driver.points), PAUSE)
+        raise self._refusal
+
+    def _ended(self, driver: Driver) -> list[Done]:
+        """The evaluations of a driver that have ended, its crash among them. Notes a refusal."""
+        found = driver.look()
+        if found:
+            self._crashes = 0
+            return found
+        try:
+            lost = driver.lost()
+        except BadInput as error:
+            self._refusal = error
+            return []
+        if lost is None:
+            return []
+        self._crashes += 1
+        self.crash = f"{self._problem.name} may end this process, as it has ended a driver: {lost.reason}"
+        return [lost]

@@ -15,7 +15,7 @@ import numpy as np
 
 from shoal.optimize.axes import Real
 from shoal.optimize.problem import Problem
-from shoal.optimize.search import CANDIDATES, Search, even_conditions, even_knobs, even_points
+from shoal.optimize.search import CANDIDATES, Search, all_knobs, even_conditions, even_knobs, even_points
 from shoal.optimize.surrogate import ROWS, Surrogate, kernel_of
 from shoal.optimize.threads import one_thread
 
@@ -79,7 +79,8 @@ class Explorer:
     def ask(self, count: int, conditions: np.ndarray | None = None, *, pending: np.ndarray | None = None) -> np.ndarray:
         """At most `count` new points [n, width]; none if all points of a finite problem have been tried.
 
-        Conditions [count, n_conditions] are drawn evenly unless given; a point that the surrogate proposes twice has another one.
+        Conditions [count, n_conditions] are drawn evenly unless given. A point that the surrogate proposes twice is replaced: by
+        one of an even spread, or, if conditions are given, by other knobs there, those of the lowest cost.
         Points that are `pending` [p, width] count as if f were there what the surrogate expects, so that proposals lie elsewhere.
         """
         if not np.isfinite(self.values).any():
@@ -95,7 +96,7 @@ class Explorer:
             self.surrogate, self.models = known
 
     def _proposed(self, count: int, conditions: np.ndarray | None, pending: np.ndarray | None) -> np.ndarray:
-        problem, surrogate = self.problem, self.surrogate
+        problem, surrogate, anywhere = self.problem, self.surrogate, conditions is None
         if conditions is None:
             conditions = even_conditions(problem, count, self._rng)
         search = Search(problem, surrogate, self._candidates(), self.models, margin=0.0)
@@ -109,8 +110,15 @@ class Explorer:
         missing = count - len(fresh)
         if missing:  # the surrogate repeats itself, as it may with few values of the knobs
             also = fresh if pending is None else np.concatenate([fresh, pending])
-            fresh = np.concatenate([fresh, self._new(even_points(problem, 16 * missing, self._rng), also)[:missing]])
+            others = even_points(problem, 16 * missing, self._rng) if anywhere else self._at(conditions, search)
+            fresh = np.concatenate([fresh, self._new(others, also)[:missing]])
         return fresh
+
+    def _at(self, conditions: np.ndarray, search: Search) -> np.ndarray:
+        """Points [n, width] at these conditions whose knobs are spread evenly, or all there are; the lowest cost first."""
+        knobs = all_knobs(self.problem, CANDIDATES, self._rng)
+        points = self.problem.join(knobs[None], conditions[:, None]).reshape(-1, self.problem.width)
+        return np.asarray(points[np.argsort(search.costs(points), kind="stable")])
 
     @one_thread()
     def refresh(self) -> None:
@@ -137,8 +145,12 @@ class Explorer:
         first = self.values[:early]  # later rows are too near the minima to tell what is usual
         if not np.isfinite(first).any():
             return found
-        low, middle = self.values[found].min(), np.nanmedian(first)
-        return np.asarray(found & ~(self.values - low > HUGE * (middle - low)))
+        low = self.values[found].min()
+        above = first[np.isfinite(first)] - low
+        if not np.median(above):  # most lie on a plateau at the minimum, which does not say how high f usually is
+            above = above[above > 0.0]
+        usual = np.median(above) if len(above) else np.inf
+        return np.asarray(found & (self.values - low <= HUGE * usual))
 
     def _kept(self, rows: np.ndarray, values: np.ndarray) -> np.ndarray:
         """Positions of at most `ROWS` rows: three quarters near the predicted minimum of their condition, and a random rest."""

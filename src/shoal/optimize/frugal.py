@@ -6,10 +6,13 @@ Each evaluation is on disk as soon as it has ended (`records`), so that a run th
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -17,13 +20,14 @@ from shoal.core.errors import BadInput
 from shoal.optimize import records, truth
 from shoal.optimize.distil import META, distil
 from shoal.optimize.explorer import Explorer
-from shoal.optimize.judge import reporting_conditions
+from shoal.optimize.judge import Reported, left_out, reported, reporting_conditions
 from shoal.optimize.law import Law
 from shoal.optimize.learnt import Learnt
 from shoal.optimize.problem import Problem
 from shoal.optimize.search import Search, even_conditions
-from shoal.optimize.spending import Spending
+from shoal.optimize.spending import Known, Spending
 from shoal.optimize.truth import Scores
+from shoal.process.lock import RunLock
 from shoal.run.folder import RunFolder, read_json
 
 BUDGET = 2000  # evaluations, unless told
@@ -33,11 +37,21 @@ ALGO = "surrogate"
 EARLIER = "earlier"  # the name of a run's copy of its `data`, before .jsonl or .csv
 
 
+class Start(NamedTuple):
+    """What a run begins with."""
+
+    budget: int
+    seed: int
+    warm: Known | None  # evaluations of `data`, which do not count
+    known: Known | None = None  # those of the stopped run, which its budget has paid
+    crash: str | None = None  # of a driver of the stopped run
+
+
 def learn_frugally(
     problem: Problem,
     *,
-    budget: int = BUDGET,
-    seed: int = 0,
+    budget: int | None = None,
+    seed: int | None = None,
     out: str | Path | None = None,
     quiet: bool = True,
     score: bool = True,
@@ -49,6 +63,7 @@ def learn_frugally(
 ) -> Learnt:
     """A law with a surrogate, from at most `budget` evaluations of f, including those that found out how f can be called.
 
+    The budget is 2,000 and the seed 0 unless told; a resumed run has those of the stopped one, and another budget replaces that.
     `data` is a file of earlier evaluations, which do not count; `resume` is the folder of a stopped run, whose evaluations do.
     `score` adds the curve and the regret on the reporting conditions, which take evaluations of their own: no curve if f is called
     one point at a time, and no regret if f is so slow that searching the optima would take minutes. `announce` is printed to
@@ -59,104 +74,106 @@ def learn_frugally(
     have been next. Before that, f is evaluated again where it was known (`CHECKS`): an f that changed is refused.
 
     Raises:
-        BadInput: the budget is too small, earlier evaluations do not fit, or no tried point has a value that is allowed.
+        BadInput: the budget is too small, earlier evaluations do not fit, the seed is not the stopped run's, or no tried point has
+            a value that is allowed. If f has given a value, the folder stays and can be resumed; else a new one is removed.
     """
     began = time.monotonic() if started_at is None else started_at
-    if budget < 1:
-        raise BadInput(f"budget is {budget}: at least 1 evaluation")
     if drivers < 1:
         raise BadInput(f"drivers is {drivers}: at least 1")
     if drivers > 1 and problem.traceable:
         raise BadInput(
             f"drivers is {drivers}: {problem.name} is compiled and called with many points at once, by one driver"
         )
-    if budget <= problem.probes:
-        raise BadInput(f"budget is {budget}: finding out how f can be called took {problem.probes}")
     if data is not None and resume is not None:
         raise BadInput("data and resume: only one of them, because a resumed run has its own data")
     records.refuse_value(problem)
-    known = None  # evaluations of a stopped run, which its budget has paid
-    if resume is not None:
-        folder = _reopened(problem, resume, out)
-        known = records.read(problem, folder.path / records.FILE)
-        seed = int(read_json(folder.config_path).get("seed", seed))
-        data = next(folder.path.glob(f"{EARLIER}.*"), None)
-    explorer = Explorer(problem, seed)
-    if data is not None:
-        explorer.tell(*records.read(problem, data))
-    if resume is None:
-        folder = RunFolder.create(out, f"law-{problem.name}", ALGO, str(budget))
-        told = {"problem": problem.describe(), "fingerprint": problem.fingerprint}
-        folder.write_config({**told, "algo": {"name": ALGO}, "budget": budget, "seed": seed})
-        if data is not None:
-            shutil.copyfile(data, folder.path / f"{EARLIER}{Path(data).suffix}")  # a resumed run needs it
-    # A curve takes a searched optimum for each of many conditions: too much where each evaluation is a call.
-    scored = score and problem.kind != "python"
-    spending = Spending(problem, explorer, budget - problem.probes, folder, quiet, scored, known, announce, drivers)
+    with _opened(problem, out, data, resume, budget, seed) as (folder, start):
+        explorer = Explorer(problem, start.seed)
+        if start.warm is not None:
+            explorer.tell(*start.warm)
+        # A curve takes a searched optimum for each of many conditions: too much where each evaluation is a call.
+        scored = score and problem.kind != "python"
+        allowed = start.budget - problem.probes
+        spending = Spending(
+            problem, explorer, allowed, folder, quiet, scored, start.known, announce, drivers, start.crash
+        )
+        try:
+            spending.check()
+            folder.amend_config(budget=start.budget)
+            _spend(spending, folder, new=resume is None)
+        except KeyboardInterrupt:
+            _say(_kept(spending, folder))
+            raise
+        spent = spending.called  # reporting, below, has its own account
+        law = _law(explorer, start.seed)
+        law.save(folder.path / "law.safetensors")
+        before = problem.evaluations
+        reporting, why = reporting_conditions(problem) if score else None, None
+        called = problem.kind == "python"  # in one large batch, evaluations cost far less than in the small ones here
+        if reporting is not None and spending.crash is not None:
+            reporting, why = None, spending.crash
+        if reporting is not None and called:
+            each = spending.seconds_each if spending.fresh else _seconds(problem)
+            if each * truth.cost(problem) * len(reporting) > PATIENCE:
+                reporting, why = None, "f is too slow to search its optima"
+        polished = raw = Reported(why=why)
+        if reporting is not None:
+            polished, raw = (reported(law, reporting, polish=polish) for polish in (True, False))
+        scorer = spending.scorer
+        finite = int(np.isfinite(explorer.values).sum())
+        curves = (scorer.mse, scorer.msle) if scorer is not None else (Scores(), Scores())
+        learnt = Learnt(law, *curves, spent, len(explorer.values) - finite)
+        learnt.summary = {
+            "function": problem.name,
+            "algo": ALGO,
+            "evaluations": spent,
+            "budget": start.budget,
+            "warm": len(explorer.values) - spending.fresh,
+            "evaluations_of": {
+                "probing": problem.probes,
+                "checking": spending.checked,
+                "training": spent - spending.checked,
+                "scoring": spending.scoring,
+                "reporting": problem.evaluations - before,
+            },
+            "dropped": learnt.dropped,
+            "rows": len(explorer.surrogate.rows),
+            "noise": explorer.surrogate.noise,
+            "conditions": {
+                "training": "an even sequence",
+                "scoring": len(problem.condition_grid()) if scorer is not None else 0,
+                "reporting": 0 if reporting is None else len(reporting),
+            },
+            "regret": polished.regret,
+            "regret_of_policy": raw.regret,
+            "left_out": left_out(curve=spending.unscored, regret=polished.why),
+            **({"violations": polished.violations, "violations_of_policy": raw.violations} if problem.limits else {}),
+            "best_mse": learnt.mse.summary().best,
+            "best_msle": learnt.msle.summary().best,
+            "wall_s": time.monotonic() - began,
+            "f_s": spending.f_s,
+            "drivers": drivers,
+            "seed": start.seed,
+            "run": str(folder.path),
+        }
+        folder.write_json(folder.summary_path, learnt.summary)
+        return learnt
+
+
+def _spend(spending: Spending, folder: RunFolder, *, new: bool) -> None:
+    """Spend the evaluations. If f is refused, those that were made stay; a new folder goes if none of them gave a value."""
     try:
-        spending.check()
         spending.run()
-    except KeyboardInterrupt:
-        kept = max(len(explorer.values), 0 if known is None else len(known[1]))
-        print(f"{kept:,} evaluations are kept: --resume {folder.path}", file=sys.stderr)
-        raise
-    except BadInput:
-        if resume is None:
+    except BadInput as error:
+        if spending.found:
+            raise BadInput(f"{error}; {_kept(spending, folder)}") from None
+        if new:
             folder.discard()
         raise
-    spent = spending.called  # reporting, below, has its own account
-    law = _law(explorer, seed)
-    law.save(folder.path / "law.safetensors")
-    before = problem.evaluations
-    reporting = reporting_conditions(problem) if score else None
-    called = problem.kind == "python"  # in one large batch, evaluations cost far less than in the small ones here
-    if reporting is not None and called:
-        each = spending.seconds_each if spending.fresh else _seconds(problem)
-        if each * truth.cost(problem) * len(reporting) > PATIENCE:
-            reporting = None
-    violated = [None if reporting is None else law.violations(reporting, polish=polish) for polish in (True, False)]
-    regrets = [
-        None if reporting is None or lost == len(reporting) else law.regret_at(reporting, polish=polish)._asdict()
-        for polish, lost in zip((True, False), violated, strict=True)
-    ]
-    scorer = spending.scorer
-    finite = int(np.isfinite(explorer.values).sum())
-    curves = (scorer.mse, scorer.msle) if scorer is not None else (Scores(), Scores())
-    learnt = Learnt(law, *curves, spent, len(explorer.values) - finite)
-    learnt.summary = {
-        "function": problem.name,
-        "algo": ALGO,
-        "evaluations": spent,
-        "budget": budget,
-        "warm": len(explorer.values) - spending.fresh,
-        "evaluations_of": {
-            "probing": problem.probes,
-            "checking": spending.checked,
-            "training": spent - spending.checked,
-            "scoring": scorer.evaluations if scorer is not None else 0,
-            "reporting": problem.evaluations - before,
-        },
-        "dropped": learnt.dropped,
-        "rows": len(explorer.surrogate.rows),
-        "noise": explorer.surrogate.noise,
-        "conditions": {
-            "training": "an even sequence",
-            "scoring": len(problem.condition_grid()) if scorer is not None else 0,
-            "reporting": 0 if reporting is None else len(reporting),
-        },
-        "regret": regrets[0],
-        "regret_of_policy": regrets[1],
-        **({"violations": violated[0], "violations_of_policy": violated[1]} if problem.limits else {}),
-        "best_mse": learnt.mse.summary().best,
-        "best_msle": learnt.msle.summary().best,
-        "wall_s": time.monotonic() - began,
-        "f_s": spending.f_s,
-        "drivers": drivers,
-        "seed": seed,
-        "run": str(folder.path),
-    }
-    folder.write_json(folder.summary_path, learnt.summary)
-    return learnt
+
+
+def _kept(spending: Spending, folder: RunFolder) -> str:
+    return f"{spending.kept:,} evaluations are kept, go on with --resume {folder.path}"
 
 
 def _law(explorer: Explorer, seed: int) -> Law:
@@ -173,6 +190,60 @@ def _seconds(problem: Problem) -> float:
     began = time.perf_counter()
     problem.evaluate(problem.sample(np.random.default_rng(0), 1))
     return time.perf_counter() - began
+
+
+@contextlib.contextmanager
+def _opened(
+    problem: Problem,
+    out: str | Path | None,
+    data: str | Path | None,
+    resume: str | Path | None,
+    budget: int | None,
+    seed: int | None,
+) -> Iterator[tuple[RunFolder, Start]]:
+    """The run's folder, new or reopened, which no other run can use meanwhile, and what the run begins with."""
+    if resume is not None:
+        folder = _reopened(problem, resume, out)
+        with RunLock(folder.path, _say):
+            yield folder, _stopped(problem, folder, budget, seed)
+        return
+    budget = _checked(problem, BUDGET if budget is None else budget)
+    start = Start(budget, seed or 0, None if data is None else records.read(problem, data))
+    folder = RunFolder.create(out, f"law-{problem.name}", ALGO, str(budget))
+    with RunLock(folder.path, _say):
+        told = {"problem": problem.describe(), "fingerprint": problem.fingerprint}
+        folder.write_config({**told, "algo": {"name": ALGO}, "budget": budget, "seed": start.seed})
+        if data is not None:
+            shutil.copyfile(data, folder.path / f"{EARLIER}{Path(data).suffix}")  # a resumed run needs it
+        yield folder, start
+
+
+def _stopped(problem: Problem, folder: RunFolder, budget: int | None, seed: int | None) -> Start:
+    """What the stopped run of this folder goes on with, with another budget if one is given."""
+    config = read_json(folder.config_path)
+    own = int(config.get("seed", 0))
+    if seed not in (None, own):
+        raise BadInput(f"seed is {seed}: a resumed run keeps its own, {own}")
+    earlier = next(folder.path.glob(f"{EARLIER}.*"), None)
+    return Start(
+        _checked(problem, int(config.get("budget", BUDGET)) if budget is None else budget),
+        own,
+        None if earlier is None else records.read(problem, earlier),
+        records.read(problem, folder.path / records.FILE),
+        config.get("crash"),
+    )
+
+
+def _checked(problem: Problem, budget: int) -> int:
+    if budget < 1:
+        raise BadInput(f"budget is {budget}: at least 1 evaluation")
+    if budget <= problem.probes:
+        raise BadInput(f"budget is {budget}: finding out how f can be called took {problem.probes}")
+    return budget
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
 
 
 def _reopened(problem: Problem, path: str | Path, out: str | Path | None) -> RunFolder:

@@ -13,10 +13,11 @@ The sequence is irrational, so no grid and no draw in single precision contains 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
+from shoal.core.errors import BadInput, RunFailed
 from shoal.core.program import Report
 from shoal.optimize.law import Law
 from shoal.optimize.problem import Problem
@@ -51,6 +52,31 @@ def reporting_conditions(problem: Problem) -> np.ndarray:
     """[R, n_conditions] on which the kept law is reported; none of them is used to choose or to train."""
     n = REPORTING if problem.kind != "python" else REPORTING_ONE_BY_ONE
     return spread(problem.n_conditions, CHOOSING + 1, n if problem.n_conditions else 1)
+
+
+class Reported(NamedTuple):
+    """What a law's answers are worth on some conditions."""
+
+    violations: int | None = None  # answers that are not allowed; None if f was not evaluated
+    regret: dict[str, Any] | None = None
+    why: str | None = None  # there is no regret, if it was asked for
+
+
+def reported(law: Law, conditions: np.ndarray, *, polish: bool = True) -> Reported:
+    """The violations and the regret of a law on conditions [N, n_conditions]. Evaluates f; a failure is part of the report."""
+    violations = None
+    try:
+        violations = law.violations(conditions, polish=polish)
+        if violations == len(conditions):
+            return Reported(violations, why=f"{law.problem.name}: all of the law's answers violate a constraint")
+        return Reported(violations, law.regret_at(conditions, polish=polish)._asdict())
+    except (BadInput, RunFailed) as error:  # no optimum was found, or f fails at the answers
+        return Reported(violations, why=str(error))
+
+
+def left_out(**reasons: str | None) -> dict[str, str]:
+    """What a summary lacks although it was asked for, with the reason."""
+    return {what: why for what, why in reasons.items() if why is not None}
 
 
 def choosing_evaluations(problem: Problem, steps: int) -> int:
@@ -122,7 +148,10 @@ class Chooser:
 
 
 class Scorer:
-    """The published curve: the distance of f at the law's answers from searched optima, over the grid of conditions."""
+    """The published curve: the distance of f at the law's answers from searched optima, over the grid of conditions.
+
+    Raises `RunFailed` if no optimum was found.
+    """
 
     def __init__(self, problem: Problem) -> None:
         self._problem = problem

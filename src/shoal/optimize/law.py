@@ -102,9 +102,12 @@ class Law:
         meta: Mapping[str, Any],
         surrogate: Surrogate | None = None,
         limits: tuple[Surrogate, ...] = (),
+        told: Mapping[str, Any] | None = None,
     ) -> None:
         self.problem, self.weights, self.time_steps, self.meta = problem, weights, time_steps, dict(meta)
         self.surrogate, self.limits = surrogate, limits  # of f, and of each constraint
+        # The problem's description: of a law loaded without its problem, the stored one, which also names the constraints.
+        self.told = dict(problem.describe() if told is None else told)
         self._search: Search | None = None
         self._parts = problem.action_spec().parts
         self._own_scale = bool(meta["own_scale"])
@@ -152,7 +155,7 @@ class Law:
             len(self.surrogate.rows),
             {
                 name: float(model.mean(point)[0])
-                for name, model in zip(self.problem.limit_names, self.limits, strict=False)
+                for name, model in zip(self.told.get("subject_to", ()), self.limits, strict=True)
             },
         )
 
@@ -220,7 +223,7 @@ class Law:
             arrays |= {f"{SURROGATE}{name}": array for name, array in self.surrogate.arrays().items()}
         for i, model in enumerate(self.limits):
             arrays |= {f"{LIMIT}{i}/{name}": array for name, array in model.arrays().items()}
-        save_policy(path, arrays, {**self.meta, "format": FORMAT, "problem": self.problem.describe()})
+        save_policy(path, arrays, {**self.meta, "format": FORMAT, "problem": self.told})
 
     def export(self, path: str | Path) -> Path:
         """Write a file that answers as the raw policy does, for a device without Shoal: a C99 header if the name ends in .h, else
@@ -335,6 +338,7 @@ def load(path: str | Path, problem: Any = None) -> Law:
         {k: meta[k] for k in ("activation", "time_steps", "own_scale", "bounded", "step") if k in meta},
         models[0] if models else None,
         tuple(models[1:]),
+        stored,
     )
 
 

@@ -22,9 +22,12 @@ from shoal.optimize.judge import (
     EVERY,
     KEEP,
     Chooser,
+    Reported,
     Scorer,
     Watch,
     choosing_conditions,
+    left_out,
+    reported,
     reporting_conditions,
 )
 from shoal.optimize.law import Law, Weights
@@ -73,7 +76,7 @@ def learn(
     episodes: int | None = None,
     time_steps: int = 2,
     runtime: str | None = None,
-    seed: int = 0,
+    seed: int | None = None,
     out: str | Path | None = None,
     quiet: bool = True,
     score: bool = True,
@@ -96,8 +99,8 @@ def learn(
     out and choosing.
 
     `surrogate` takes `budget` (2,000 if it is None), `seed`, `out`, `score`, `data` (a .jsonl or .csv file of earlier evaluations,
-    which do not count) and `resume` (the folder of a stopped run, whose evaluations do count); it evaluates f in this process, or,
-    with several `drivers`, in that many others.
+    which do not count) and `resume` (the folder of a stopped run, whose evaluations do count; its seed stays, and its budget unless
+    another is given); it evaluates f in this process, or, with several `drivers`, in that many others.
     `auto` chooses by the budget and the cost of f (`choice`).
 
     Raises:
@@ -107,15 +110,15 @@ def learn(
     began = time.monotonic() if started_at is None else started_at
     why = ""
     if algo == "auto":
-        algo, budget, why = choose(problem, budget)
+        algo, budget, why = choose(problem, budget, resumed=resume is not None)
     announce = why if not quiet else ""
     if algo == frugal.ALGO:
-        spend = frugal.BUDGET if budget is None else budget
         how: dict[str, Any] = {"quiet": quiet, "score": score, "data": data, "resume": resume, "started_at": began}
         how |= {"announce": announce, "drivers": 1 if drivers is None else drivers}
-        return frugal.learn_frugally(problem, budget=spend, seed=seed, out=out, **how)
+        return frugal.learn_frugally(problem, budget=budget, seed=seed, out=out, **how)
     if data is not None or resume is not None:
         raise BadInput(f"algo is {algo!r}: only {frugal.ALGO} uses earlier evaluations, data and resume")
+    seed = 0 if seed is None else seed
     drivers = (3 if sampler == "heterogeneous" else 1) if drivers is None else drivers
     chosen = runtime or ("fused" if problem.traceable else "processes")
     actors = 1 if chosen == "fused" else drivers
@@ -123,6 +126,8 @@ def learn(
     for name, value in (("drivers", drivers), ("steps", steps), ("episodes", episodes), ("time_steps", time_steps)):
         if value < 1:
             raise BadInput(f"{name} is {value}: at least 1")
+    if sampler == "heterogeneous" and drivers < 2:
+        raise BadInput(f"drivers is {drivers}: the sampler heterogeneous needs at least 2, each with another rule")
     if keep not in KEEP:
         raise BadInput(f"keep is {keep!r}: one of {', '.join(KEEP)}")
     if algo not in DEFAULTS:
@@ -160,15 +165,16 @@ def learn(
     tried = _try_out(problem, PROBES if purse is None else purse.tries)
     if problem.limits:
         most = limits.TRIES if purse is None else purse.spare(tried, limits.TRIES)
+        before = problem.evaluations
         source = ProblemSource(limits.penalised(problem, most), time_steps, sampler, drivers)
-        tried += most
+        tried += problem.evaluations - before  # twice `most` if f raised on arrays
         plan = plan_of(steps)
     if purse is not None:
         plan = plan_of(purse.steps(tried))
     folder = RunFolder.create(out, f"law-{problem.name}", algo, sampler)
     if announce:
         print(announce, file=sys.stderr, flush=True)
-    scorer = Scorer(problem) if score else None
+    scorer, unscored = _scorer(problem) if score else (None, None)
     chooser = Chooser(problem) if keep == "best" else None
     finished = Finished(problem, episodes)
     laws = Laws(plan, problem, time_steps)
@@ -190,11 +196,7 @@ def learn(
     law.save(folder.path / "law.safetensors")
     before = problem.evaluations
     reporting = reporting_conditions(problem) if score else None
-    violated = [None if reporting is None else one.violations(reporting) for one in (law, last)]
-    regrets = [
-        None if reporting is None or lost == len(reporting) else one.regret_at(reporting)._asdict()
-        for one, lost in zip((law, last), violated, strict=True)
-    ]
+    kept, final = (Reported() if reporting is None else reported(one, reporting) for one in (law, last))
     curves = (scorer.mse, scorer.msle) if scorer is not None else (Scores(), Scores())
     evaluations = outcome.env_steps // time_steps * (time_steps + 1)
     dropped = outcome.version * episodes - finished.count
@@ -225,9 +227,10 @@ def learn(
             "scoring": len(problem.condition_grid()) if scorer is not None else 0,
             "reporting": 0 if reporting is None else len(reporting),
         },
-        "regret": regrets[0],
-        "regret_of_last": regrets[1],
-        **({"violations": violated[0], "violations_of_last": violated[1]} if problem.limits else {}),
+        "regret": kept.regret,
+        "regret_of_last": final.regret,
+        "left_out": left_out(curve=unscored, regret=kept.why),
+        **({"violations": kept.violations, "violations_of_last": final.violations} if problem.limits else {}),
         "setup_s": None if outcome.began_at is None else outcome.began_at - began,
         "wall_s": outcome.wall_s,
         "steps_per_s": outcome.env_steps / outcome.wall_s if outcome.wall_s else None,
@@ -259,6 +262,14 @@ def _rate(steps: int) -> float:
 
 def _shared_out(actors: int) -> int:
     return -(-EPISODES // max(1, actors)) * max(1, actors)
+
+
+def _scorer(problem: Problem) -> tuple[Scorer | None, str | None]:
+    """A scorer, or the reason why there is no curve."""
+    try:
+        return Scorer(problem), None
+    except RunFailed as error:
+        return None, str(error)
 
 
 def _try_out(problem: Problem, most: int) -> int:
@@ -330,11 +341,11 @@ def learn_to_optimize(
     problem: Problem,
     *,
     algo: str = "reinforce",
-    sampler: str = "heterogeneous",
+    sampler: str | None = None,
     drivers: int | None = None,
-    budget: int = 200_000,
+    budget: int | None = None,
     runtime: str | None = None,
-    seed: int = 0,
+    seed: int | None = None,
     episodes: int | None = None,
     time_steps: int = 2,
     keep: str = "best",
@@ -345,16 +356,20 @@ def learn_to_optimize(
 ) -> Law:
     """A law for `problem`, learnt with at most `budget` evaluations of f, for all purposes together.
 
+    The budget is 200,000 unless told, or that of the run that is resumed.
     An episode of T steps takes T + 1 evaluations: one at its start and one per step. Probing how f can be called, trying it
     out and choosing the kept law count against the same budget. The sampler, the runtime, `keep` and the episodes belong to policy
-    gradients; `surrogate` has none of them, and takes `data` and `resume` as `learn` does.
+    gradients; `surrogate` has none of them, and takes `data` and `resume` as `learn` does. The sampler is `heterogeneous` unless
+    told, or `random` if there is one driver.
     """
+    if sampler is None:
+        sampler = "random" if drivers == 1 else "heterogeneous"
     learnt = learn(
         problem,
         algo=algo,
         sampler=sampler,
         drivers=drivers,
-        budget=budget,
+        budget=200_000 if budget is None and resume is None else budget,
         episodes=episodes,
         time_steps=time_steps,
         runtime=runtime,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import csv
 import math
+import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import IO, Any
@@ -30,8 +31,10 @@ class Record:
         refuse_value(problem)
         self._problem, self._path = problem, path
         if path.exists():
-            whole = path.read_bytes()
-            path.write_bytes(whole[: whole.rfind(b"\n") + 1])  # a kill may have left half a line
+            written = path.read_bytes()
+            whole = written.rfind(b"\n") + 1
+            if whole < len(written):  # a kill has left half a line
+                os.truncate(path, whole)
         self._file: IO[bytes] = path.open("ab")
 
     def add(self, points: np.ndarray, values: np.ndarray, limits: np.ndarray | None = None) -> None:

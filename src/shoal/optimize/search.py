@@ -6,6 +6,8 @@ then it is larger than all means, and grows with the violation, so that a search
 
 from __future__ import annotations
 
+import itertools
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -18,6 +20,7 @@ from shoal.optimize.surrogate import Surrogate
 from shoal.optimize.threads import one_thread
 
 CANDIDATES = 256  # evenly spread settings of the knobs, and as many from the rows
+FINITE = 4096  # settings of discrete knobs up to which all can be looked at
 STARTS = 4  # descents per condition
 STEPS = 6  # of every descent; the lowest goes on
 LAST = 16  # steps of the lowest
@@ -32,6 +35,15 @@ AT_ONCE = 64  # conditions at a time, to bound memory
 def even_knobs(problem: Problem, n: int, rng: np.random.Generator) -> np.ndarray:
     """Columns [n, knob_width] that cover the knobs' box evenly; whole numbers and choices appear equally often."""
     return _even(problem, n, rng, 0)[:, : problem.knob_width]
+
+
+def all_knobs(problem: Problem, n: int, rng: np.random.Generator) -> np.ndarray:
+    """Columns [m, knob_width] of every setting of the knobs; if they are more than `FINITE`, an even spread of n."""
+    sizes = [axis.size for axis in problem.knobs if not isinstance(axis, Real)]
+    if len(sizes) < problem.n_knobs or math.prod(sizes) > FINITE:
+        return even_knobs(problem, n, rng)
+    picks = np.array(list(itertools.product(*map(range, sizes))), np.float64)
+    return np.asarray(problem.from_action(np.zeros((len(picks), problem.width)), picks)[:, : problem.knob_width])
 
 
 def even_points(problem: Problem, n: int, rng: np.random.Generator) -> np.ndarray:

@@ -42,15 +42,22 @@ class Spending:
         known: Known | None,
         announce: str,
         drivers: int = 1,
+        crash: str | None = None,
     ) -> None:
         self._known, self._replayed, self._announce = known, 0, announce
         self.checked = 0  # evaluations that compared f with the stopped run's
         self._score = score
         self.scorer: Scorer | None = None  # made when f has answered for the first time
+        self.crash = (
+            crash  # of a driver, in this run or before it was stopped: f is not called here once the budget is spent
+        )
+        self.unscored: str | None = None  # why there is no curve, or no more of it, though there should be
+        self.scoring = 0  # evaluations of the curve
         self._problem, self._explorer, self._folder, self._quiet = problem, explorer, folder, quiet
         self._first = problem.evaluations
         self._allowed = allowed
         self.fresh, self.f_s = 0, 0.0
+        self.found = known is not None and bool(np.isfinite(known[1]).any())  # f has given a value in this run
         self._asking_s = 0.0  # seconds that the last proposals took
         self._reason: str | None = None  # of the last failure in a driver
         self._drivers = drivers
@@ -62,6 +69,11 @@ class Spending:
     @property
     def called(self) -> int:
         return self._problem.evaluations - self._first
+
+    @property
+    def kept(self) -> int:
+        """Evaluations in the run's file."""
+        return self.fresh + (0 if self._known is None else len(self._known[1]))
 
     @property
     def replaying(self) -> bool:
@@ -89,8 +101,8 @@ class Spending:
         if self._known is None:
             return
         problem, (points, values, found) = self._problem, self._known
-        finite = np.flatnonzero(np.isfinite(values))
-        picks = finite[np.linspace(0, len(finite) - 1, min(CHECKS, len(finite))).astype(int)] if len(finite) else finite
+        worked = np.flatnonzero(np.isfinite(values))
+        picks = worked[np.linspace(0, len(worked) - 1, min(CHECKS, len(worked))).astype(int)] if len(worked) else worked
         picks = picks[: max(0, self._points_of(self._allowed - len(values)))]
         if not len(picks):
             return
@@ -98,11 +110,12 @@ class Spending:
         now, limits_now = problem.measure(points[picks])
         self.checked = problem.evaluations - before
         for was, new in zip((values, *found), (now, *limits_now), strict=True):
-            spread, old = float(np.nanstd(was)), was[picks]
+            finite, old = was[np.isfinite(was)], was[picks]
+            spread = float(finite.std()) if len(finite) else 0.0  # a constraint may have failed everywhere
             gaps = np.where(np.isfinite(old) | np.isfinite(new), np.abs(new - old), 0.0)
             if problem.noisy:  # values differ anyway, by less than f does over its box
                 gaps = np.full(len(old), np.sqrt(np.nanmean(gaps**2)) - spread)
-            odd = ~(gaps <= SAME * np.maximum(spread, np.abs(old)))
+            odd = ~(gaps <= SAME * np.fmax(spread, np.abs(old)))  # `old` is NaN where a constraint failed
             if odd.any():
                 i = int(odd.argmax())
                 at = ", ".join(f"{n}={records.plain(v)}" for n, v in problem.denormalise(points[picks[i]]).items())
@@ -161,10 +174,16 @@ class Spending:
                 waiting = _begun(drivers, waiting, each)
             if not len(drivers.points):
                 return
-            for done in drivers.wait():
-                self._problem.evaluations += done.evaluations
-                self.f_s += done.seconds
-                self._told(done.point[None], np.array([done.value]), done.limits[:, None], record, done.reason)
+            ended = drivers.wait()
+            if drivers.crash is not None and self.crash is None:
+                self.crash = drivers.crash
+                self._folder.amend_config(crash=self.crash)  # a resumed run has to know
+            self._problem.evaluations += sum(done.evaluations for done in ended)
+            self.f_s += sum(done.seconds for done in ended)
+            points, values = np.array([done.point for done in ended]), np.array([done.value for done in ended])
+            reasons = [done.reason for done in ended if done.reason]
+            found = np.array([done.limits for done in ended]).T
+            self._told(points, values, found, record, reasons[-1] if reasons else None)
             self._look_now_and_then()
 
     def _points_each(self) -> int:
@@ -218,6 +237,7 @@ class Spending:
         record.add(points, values, found)
         explorer.tell(points, values, found)
         self.fresh += len(points)
+        self.found |= bool(np.isfinite(values).any())
         self._reason = reason or self._reason
         self._say()
         if len(explorer.values) >= TRIES and not np.isfinite(explorer.values).any():
@@ -263,7 +283,8 @@ class Spending:
         values = np.where(limits.satisfied(self._explorer.limits), self._explorer.values, np.nan)
         if self.replaying or not np.isfinite(values).any():  # optima cannot be searched if nothing is allowed
             return
-        self._judge()
+        if self._drivers == 1:  # else f may end this process, which is known only when the drivers are done
+            self._judge()
         if not self._quiet:
             lowest = f"lowest {np.nanmin(values):.4g}, {1000 * self.seconds_each:.3g} ms an evaluation"
             left = self.room * self.seconds_each / self._drivers
@@ -274,13 +295,19 @@ class Spending:
             )
 
     def _judge(self) -> None:
-        if not self._score:
+        if self._score and self.crash is not None:
+            self.unscored = self.unscored or self.crash
+        if not self._score or self.unscored is not None:
             return
         first, at = self._problem.evaluations, len(self._explorer.values)
-        self.scorer = self.scorer or Scorer(self._problem)
-        if at not in self.scorer.mse.steps:
-            self.scorer.judge(at, Polished(self._problem, self._explorer))
-        self._first += self._problem.evaluations - first  # scoring has its own account
+        try:
+            self.scorer = self.scorer or Scorer(self._problem)
+            if at not in self.scorer.mse.steps:
+                self.scorer.judge(at, Polished(self._problem, self._explorer))
+        except RunFailed as error:  # the law needs no searched optima
+            self.unscored = str(error)
+        took = self._problem.evaluations - first
+        self.scoring, self._first = self.scoring + took, self._first + took  # its own account
 
 
 def _begun(drivers: Drivers, waiting: np.ndarray, each: int) -> np.ndarray:

@@ -48,7 +48,7 @@ def monte_carlo(problem: Problem, conditions: Array, samples: int | None = None,
     """The smallest of f at `samples` random knobs, for conditions [C, n_conditions]: [C].
 
     Raises:
-        RunFailed: f failed everywhere.
+        RunFailed: f failed, or a constraint was violated, everywhere.
     """
     return _kept(problem, conditions, "monte_carlo", samples, seed).values
 
@@ -91,6 +91,8 @@ def _search(problem: Problem, conditions: np.ndarray, how: tuple[str, int, int])
     else:
         found = _refine(problem, conditions, samples, rng)
     if np.isnan(found.values).all():
+        if problem.limits:
+            raise RunFailed(f"{problem.name}: a search for its optima found no point that satisfies the constraints")
         why = f": {problem.last_error}" if problem.last_error else ""
         raise RunFailed(f"every evaluation of {problem.name} failed{why}")
     return found
