@@ -199,3 +199,14 @@ class TestRoster:
         assert waits(early)
         assert not waits(b.meet(1)) and not waits(early)
         assert waits(b.meet(1))
+
+    def test_one_that_waits_for_the_others_leaves_the_turns_to_them(self, world: World) -> None:
+        a, b, main = self.ends(world)
+        main.open()
+        early = a.meet(0)
+        for number in (0, 1):
+            assert answer(b.turn(1)) == number
+            b.finish(1)
+        assert waits(early)
+        assert not waits(b.meet(1)) and not waits(early)
+        assert answer(a.turn(0)) == 2 and answer(b.turn(1)) == 3

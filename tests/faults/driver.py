@@ -176,8 +176,8 @@ def gone(pids: set[int], seconds: float = 30) -> bool:
 
 
 def shared_memory() -> set[str]:
-    """What lies there, but for what mpich makes: jobs of other tests may run at the same time."""
-    return {name for name in os.listdir("/dev/shm") if not name.startswith("mpich_shm_")}
+    """What lies there, but for what mpich and PostgreSQL make: jobs and servers of other tests may run at the same time."""
+    return {name for name in os.listdir("/dev/shm") if not name.startswith(("mpich_shm_", "PostgreSQL."))}
 
 
 def _alive(pid: int) -> bool:

@@ -14,6 +14,7 @@ import os
 import subprocess
 import tempfile
 import time
+from pathlib import Path
 from typing import Any, ClassVar
 
 import gymnasium
@@ -91,6 +92,46 @@ class WithServer(Faulty):
     def close(self) -> None:
         self._server.kill()
         self._server.wait()
+
+
+class Sticky(Faulty):
+    """Once it has been stepped, closing it fails."""
+
+    closed: ClassVar[int] = 0  # how often that was tried in this process
+
+    def close(self) -> None:
+        if self._life:
+            Sticky.closed += 1
+            raise OSError("sticky")
+
+
+class Tidy(Faulty):
+    """Once it has been stepped, leaves a file in the folder CLOSED when it is closed, like one that returns a licence."""
+
+    def close(self) -> None:
+        if self._life:
+            (Path(os.environ["CLOSED"]) / f"{os.getpid()}-{id(self)}").touch()
+
+
+class Littering(Tidy):
+    """Spends its steps in a finaliser, where Python prints and drops every exception."""
+
+    def step(self, action: int) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+        SlowToForget()
+        return super().step(action)
+
+
+class SlowToForget:
+    def __del__(self) -> None:
+        time.sleep(0.05)
+
+
+class Dawdling(Faulty):
+    """Once it has been stepped, never finishes closing."""
+
+    def close(self) -> None:
+        while self._life:
+            time.sleep(1)
 
 
 class NoConstruction(Faulty):

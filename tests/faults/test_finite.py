@@ -68,6 +68,14 @@ class Spiky(gymnasium.Env[np.ndarray, int]):
         return self.np_random.uniform(-1, 1, 3).astype(np.float32)
 
 
+class Glaring(Spiky):
+    """Every 30th observation of its life is 1e20, whose square leaves the range of float32."""
+
+    def step(self, action: int) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+        obs, _, *rest = super().step(action)
+        return np.full(3, 1e20, np.float32) if self.life % 30 == 0 else obs, 1.0, *rest
+
+
 def train(out: Path, env: Any = "CartPole-v1", **settings: Any) -> shoal.Run:
     plain = {"net": {"hidden": (8,)}, "backend": "jax", "actors": 2, "envs": B, "runtime": "inline", "steps": 20_000}
     quiet = {"eval_episodes": 0, "sinks": ("jsonl",), "quiet": True, "report": False, "max_bad_updates": 4}
@@ -134,6 +142,16 @@ def test_bad_updates_are_counted_and_the_run_goes_on(tmp_path: Path) -> None:
     assert run.summary["updates"] == 40 and run.summary["faults"] == 0
     assert 0 < run.summary["bad_updates"] < run.summary["updates"]
     assert np.isfinite(weights(tmp_path / "run")).all()
+
+
+def test_statistics_that_overflow_are_dropped_with_their_update(tmp_path: Path) -> None:
+    """Servers of slices: the policy would see nothing any more, by a spread of infinity."""
+    algo = {"name": "a2c", "unroll": T, "normalise_obs": True}
+    run = train(tmp_path / "run", Glaring, algo=algo, backend="gymnasium", topology=shared("sharded"), steps=30 * T * B)
+    assert run.summary["updates"] == 30 and 0 < run.summary["bad_updates"] < 6
+    arrays = Checkpoints(run.path / "checkpoints").load("last").arrays
+    for leaf in ("mean", "m2"):
+        assert np.isfinite(arrays[f"state/obs/{leaf}"]).all() and np.abs(arrays[f"state/obs/{leaf}"]).max() < 1e3
 
 
 def test_a_run_without_a_good_update_fails_however_short_it_is(tmp_path: Path) -> None:

@@ -18,22 +18,33 @@ PATIENCE = 240.0
 
 
 def test_a_child_on_a_small_device(tmp_path: Path) -> None:
-    """A whole `shoal join` with one actor, as it runs on a Raspberry Pi of 512 MB beside the system."""
+    """A whole `shoal join` with one actor, as it runs on a Raspberry Pi of 512 MB beside the system.
+
+    The first start compiles, which takes more memory, and must survive; from the second on it stays below the limit.
+    """
     if os.geteuid() != 0:
         pytest.skip(f"control groups need root; this is user {os.geteuid()}")
     try:
         device = Small(megabytes=MEGABYTES, cores=CORES).__enter__()
     except OSError as error:
         pytest.skip(f"no control group with a limit of memory and of the processor could be made: {error}")
+    with device:
+        peaks = [_peak(device, tmp_path / start, tmp_path / "cache") for start in ("first", "second")]
+    assert peaks[1] < MOST, (device.how, peaks)
+
+
+def _peak(device: Small, folder: Path, cache: Path) -> float:
+    """The peak memory of one child in MB, after a check that it trained and ended well."""
+    folder.mkdir()
     federation = FederationConfig(every_updates=1, eval_every=0, updates=20)
-    with device, parent_of(tmp_path / "parent", algo=A2C, federation=federation) as parent:
+    with parent_of(folder / "parent", algo=A2C, federation=federation) as parent:
         own = [f"--{name.replace('_', '-')}={value}" for name, value in CHILD.items()]
         join = ["join", parent.url, "--token-file", str(parent.token_file), "--name", "pi", "--quiet", *own]
-        words = device.words(tmp_path / "peak", *join, "--out", str(tmp_path / "child"))
-        with (tmp_path / "said").open("wb") as said:
+        words = device.words(folder / "peak", *join, "--out", str(folder / "child"))
+        with (folder / "said").open("wb") as said:
             child = subprocess.Popen(
                 words,
-                env={**os.environ, "PYTHONPATH": str(SOURCE), "XLA_FLAGS": ""},
+                env={**os.environ, "PYTHONPATH": str(SOURCE), "XLA_FLAGS": "", "SHOAL_CACHE": str(cache)},
                 stdin=subprocess.DEVNULL,
                 stdout=said,
                 stderr=said,
@@ -46,7 +57,7 @@ def test_a_child_on_a_small_device(tmp_path: Path) -> None:
             child.kill()
             child.wait()
         killed = device.killed
-    told = f"{device.how}: {(tmp_path / 'said').read_text()}"
+    told = f"{device.how}: {(folder / 'said').read_text()}"
     assert code == 0 and killed == 0, told
     assert summary["updates"] == 20 and summary["children"] == 1 and summary["rejected"] == 0, told
-    assert int((tmp_path / "peak").read_text()) / 1024 < MOST, told
+    return int((folder / "peak").read_text()) / 1024

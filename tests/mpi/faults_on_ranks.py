@@ -53,17 +53,36 @@ class Taker(Idle):
         yield Report(version=1, env_steps=0, began_at=0.0, ended_at=0.0, episodes=(), metrics={}, state=None)
 
 
+class StickySleeper(Sleeper):
+    """Waits until it is told to stop, and cannot be closed."""
+
+    def run(self) -> Steps:
+        yield from super().run()
+        yield from self._stream.claim(0)
+
+    def close(self) -> None:
+        raise OSError("sticky")
+
+
+class StickyTaker(Taker):
+    close = StickySleeper.close
+
+
 def say(**words: Any) -> None:
     print(json.dumps(words), flush=True)
 
 
 def start(
-    seconds: float, inside: bool = True, helper: Any = None, windows: Literal["shared", "rma"] = "shared"
+    seconds: float,
+    inside: bool = True,
+    helper: Any = None,
+    windows: Literal["shared", "rma"] = "shared",
+    roles: tuple[Any, Any] = (Taker, Sleeper),
 ) -> mpi.MpiSession:
-    sleeper = RoleSpec(name="actor-1", build=partial(Sleeper, seconds, inside), steps_env=True)
+    sleeper = RoleSpec(name="actor-1", build=partial(roles[1], seconds, inside), steps_env=True)
     record = Record((Field("number", (), "int64"),))
     program = Program(
-        roles=(RoleSpec(name="learner-0", build=Taker, main=True), sleeper),
+        roles=(RoleSpec(name="learner-0", build=roles[0], main=True), sleeper),
         ports={"stream": StreamSpec(producers=(sleeper.name,), consumer="learner-0", depth=1, record=record)},
         helper=helper,
     )
@@ -104,6 +123,15 @@ def lost() -> None:
         say(second=str(error))
 
 
+def sticky() -> None:
+    """No role can be closed. A second run follows, so no rank was lost."""
+    mpi.Mpi.join()
+    for _ in range(2):
+        session = start(0.0, roles=(StickyTaker, StickySleeper))
+        next(iter(session))
+        say(faults=sorted((fault.role, fault.kind, fault.detail.splitlines()[-1]) for fault in session.close()))
+
+
 def missing() -> None:
     """The other rank lacks a package that the program names."""
     if follows():
@@ -141,4 +169,4 @@ def rounds() -> None:
 
 
 if __name__ == "__main__":
-    {"slow": slow, "lost": lost, "missing": missing, "rounds": rounds}[sys.argv[1]]()
+    {"slow": slow, "lost": lost, "sticky": sticky, "missing": missing, "rounds": rounds}[sys.argv[1]]()

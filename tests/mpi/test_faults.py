@@ -41,6 +41,13 @@ def test_a_script_that_lost_a_rank_starts_nothing_more_and_ends_with_all_ranks(t
     wait_until(lambda: not job.ranks(), "the rank that hangs to end", 30)
 
 
+def test_roles_that_cannot_be_closed_lose_no_rank(tmp_path: Path) -> None:
+    job = Job(tmp_path, 2, SCRIPT, "sticky")
+    assert job.end() == 0, job.err.read_text()
+    each = [[name, "close_raised", "OSError: sticky"] for name in ("actor-1", "learner-0")]
+    assert job.lines == [{"faults": each}] * 2
+
+
 def test_a_rank_that_cannot_take_part_says_why_and_ends_the_job(tmp_path: Path) -> None:
     job = Job(tmp_path, 2, SCRIPT, "missing")
     assert job.end() == 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +41,20 @@ def test_a_call_has_room_for_few_learners(monkeypatch: pytest.MonkeyPatch) -> No
     assert learners_kept(every=1, driven=True) == 3, "a driven run ends its call at each report"
     monkeypatch.setattr(fused, "LOOK_BYTES", 1)
     assert learners_kept(every=4, driven=False) == 3
+
+
+def test_a_loop_goes_on_with_another_kind_of_noise_and_back() -> None:
+    parts: dict[str, Any] = {}
+    for noise, carry in (("gaussian", set[str]()), ("ou", {"noise"}), ("gaussian", set[str]())):
+        algo = {"name": "ddpg", "unroll": T, "batch_size": 16, "warmup": 40, "capacity": 300, "noise": noise}
+        settings = {**SETTINGS, "algo": algo, "steps": 10 * T * B}
+        blueprint = replace(make_blueprint(resolve("Pendulum-v1", settings), None, None), snapshots=parts)
+        session = fused.FusedSession(blueprint, lambda: False)
+        assert session.loop.carry.keys() == carry and bool(session.loop.first.all()) == (not parts), (
+            "the rest is restored"
+        )
+        parts = {name: dict(part.arrays) for name, part in session.snapshots().items()}
+        parts["loop"]["first"] = np.zeros(B, bool)
 
 
 def test_shorter_calls_compute_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -174,9 +174,10 @@ class Table(Protocol):
 class Roster(Protocol):
     """Division of labour: shares out a fixed number of turns among workers, each at its own speed.
 
-    Ordering: turns are numbered in the order in which they are taken; under `inline` workers alternate. Blocking: `turn`
-    waits until the roster is open, and never returns once all turns are taken; `meet` waits for the other workers. Threads:
-    one caller per worker. Death: a turn that was taken and not finished passes to the worker's successor.
+    Ordering: turns are numbered in the order in which they are taken; under `inline` workers alternate, except those
+    that wait in `meet`. Blocking: `turn` waits until the roster is open, and never returns once all turns are taken; `meet`
+    waits for the other workers. Threads: one caller per worker. Death: a turn that was taken and not finished passes to the
+    worker's successor.
     """
 
     def open(self) -> None:

@@ -96,7 +96,8 @@ class Fault:
     """A failure that the run recovered from; `detail` has the original traceback if there is one."""
 
     role: str
-    kind: str  # env_raised, env_nan, env_hung; bad_update; actor_died, learner_died and so on, by `RoleSpec.kind`
+    # env_raised, env_nan, env_hung; close_raised; bad_update; actor_died, learner_died and so on, by `RoleSpec.kind`
+    kind: str
     detail: str
     in_a_row: int = 0  # for a dropped update: the number of consecutive drops, including this one
 
@@ -208,6 +209,11 @@ class Program:
     # The function that an actor's helper processes run, if a runtime gives it several; its argument is their communicator.
     helper: Callable[[Any], None] | None = None
     notes: tuple[str, ...] = ()  # lines for the user: what a resumed run could not take over
+
+    @property
+    def main(self) -> RoleSpec:
+        """The role that reports."""
+        return next(spec for spec in self.roles if spec.main)
 
     @property
     def requires(self) -> frozenset[str]:

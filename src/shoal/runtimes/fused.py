@@ -20,7 +20,7 @@ import numpy as np
 from shoal.acting.compiled_act import act
 from shoal.acting.episodes import EpisodeTracker
 from shoal.core.algorithm import Algorithm
-from shoal.core.blueprint import Blueprint, named_leaves, restore_leaves
+from shoal.core.blueprint import Blueprint, fitting, named_leaves, restore_leaves
 from shoal.core.errors import BadInput
 from shoal.core.keys import ACTING, LEARNING, STARTS, key_data, keys_in_a_row
 from shoal.core.program import Context, Fault, Part, Program, Reply, Report, Snapshot
@@ -135,7 +135,10 @@ class FusedSession:
             self.loop = self.loop._replace(replay=ring)
         self.tracker = EpisodeTracker(blueprint.envs)
         if "loop" in blueprint.snapshots:
-            self.loop = self.loop._replace(**restore_leaves(self._moving(), blueprint.snapshots["loop"]))
+            saved, carry = blueprint.snapshots["loop"], named_leaves({"carry": self.loop.carry})
+            # The carry depends on settings that may change in a resumed run, such as the kind of noise.
+            moving = restore_leaves(self._moving(), {**saved, **fitting(saved, carry)})
+            self.loop = self.loop._replace(**moving)
             self.tracker.restore(blueprint.snapshots["episodes-0"])
         self._faults: deque[Fault] = deque()
         self._watch = Watch(Context(name="loop", fault=self._faults.append))
@@ -292,8 +295,10 @@ class FusedSession:
         given = (loop.learner, loop.actor, trajectory, key, progress)
         return fused_replay.replay_update(self._blueprint, loop.replay, *given)
 
-    def snapshots(self) -> Snapshot:
-        parts = {"loop": Part(named_leaves(self._moving())), "episodes-0": Part(self.tracker.snapshot())}
+    def snapshots(self, exact: bool = True) -> Snapshot:
+        parts: Snapshot = {}
+        if exact:
+            parts = {"loop": Part(named_leaves(self._moving())), "episodes-0": Part(self.tracker.snapshot())}
         if self._replays and is_saved(self._blueprint):
             parts[REPLAY] = Part(fused_replay.snapshot(self.loop.replay), lasts=True)
         return parts
@@ -302,8 +307,8 @@ class FusedSession:
         """The loop's state except for the learner and the actor."""
         return {name: getattr(self.loop, name) for name in ("envs", "carry", "first", "starts")}
 
-    def close(self) -> None:
-        return None
+    def close(self) -> list[Fault]:
+        return []
 
     def abort(self) -> None:
         return None

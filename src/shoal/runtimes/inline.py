@@ -11,7 +11,7 @@ from shoal.core.errors import RunFailed
 from shoal.core.ports import NOT_YET, Op
 from shoal.core.program import Context, Fault, PortSpec, Program, Reply, Report, Snapshot, Steps
 from shoal.runtimes.memory import PLAIN, Place, Silent, plain_ports, private_arena
-from shoal.runtimes.session import Events, attempt, resume
+from shoal.runtimes.session import Events, attempt, close_role, lasting, resume
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,7 +59,7 @@ class InlineSession:
             self.close()
             raise
         self._steps = {name: role.run() for name, role in self._roles.items()}
-        self._main = next(spec.name for spec in program.roles if spec.main)
+        self._main = program.main.name
 
     def __iter__(self) -> Events:
         """Run the roles in turn until the main role ends, each until it has to wait. A round without progress is a deadlock."""
@@ -87,14 +87,18 @@ class InlineSession:
                 stuck = ", ".join(f"{name} waits for {op.what}" for name, op in waiting.items() if op is not None)
                 raise RunFailed(f"deadlock: {stuck}")
 
-    def snapshots(self) -> Snapshot:
+    def snapshots(self, exact: bool = True) -> Snapshot:
+        if not exact:
+            return lasting(self._roles[self._main])
         return {part: arrays for role in self._roles.values() for part, arrays in role.snapshots().items()}
 
-    def close(self) -> None:
+    def close(self) -> list[Fault]:
         for steps in self._steps.values():
             steps.close()
-        for role in self._roles.values():
-            role.close()
+        faults: list[Fault] = []
+        for name, role in self._roles.items():
+            close_role(role, name, faults.append)
+        return faults
 
     def abort(self) -> None:
         return None

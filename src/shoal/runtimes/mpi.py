@@ -26,7 +26,7 @@ from shoal.runtimes.memory import PLAIN, Place, arena_size, plain_ports
 from shoal.runtimes.mpi_ports import RMA, RmaGroup, rma_ports, rma_window
 from shoal.runtimes.processes import file_locks
 from shoal.runtimes.ranks import NAP, OVER, Ranks, Word
-from shoal.runtimes.session import Events, Stopped, drive, events, lasting
+from shoal.runtimes.session import CLOSE_RAISED, Events, Stopped, close_role, drive, events, lasting
 from shoal.runtimes.watch import MemoryPulse, Pulse, Watch, pulses
 from shoal.runtimes.windows import Nap, RemotePulse, SharedWindow
 
@@ -198,15 +198,19 @@ class MpiSession:
 
     def _listen(self) -> None:
         for rank, word in self._here.mail():
-            name = self._wiring.places[rank][0].name
+            fault = self._fault_of(rank, word)
             if word.kind == "done":
                 self._done.add(rank)
             elif word.kind == "bug":
-                raise RunFailed(f"{name} died: {word.detail.splitlines()[-1]}", detail=word.detail)
+                raise RunFailed(f"{fault.role} died: {word.detail.splitlines()[-1]}", detail=word.detail)
             elif word.kind == "env_broken":
                 raise EnvFault(word.detail)
             else:
-                self._faults.append(Fault(role=name, kind=word.kind, detail=word.detail, in_a_row=word.in_a_row))
+                self._faults.append(fault)
+
+    def _fault_of(self, rank: int, word: Word) -> Fault:
+        name = self._wiring.places[rank][0].name
+        return Fault(role=name, kind=word.kind, detail=word.detail, in_a_row=word.in_a_row)
 
     def _watch(self) -> None:
         """Read the other ranks' messages; end the run if an environment hangs."""
@@ -218,30 +222,34 @@ class MpiSession:
                     " --resume continues from the checkpoint"
                 )
 
-    def snapshots(self) -> Snapshot:
+    def snapshots(self, exact: bool = True) -> Snapshot:
         return lasting(self._main)
 
     def abort(self) -> None:
         """Do nothing: the launcher ends the other ranks when this one exits without finalising."""
 
-    def close(self) -> None:
+    def close(self) -> list[Fault]:
         """End all roles, then free the windows on all ranks together. A rank that does not answer is left to the end of the job."""
+        faults: list[Fault] = []
         if self._closed:
-            return
+            return faults
         self._closed = True
         here = self._here
         here.tell_all(Word("stop"))
         deadline = time.monotonic() + FAREWELL
         while len(self._done) < here.size - 1 and time.monotonic() < deadline:
-            self._done |= {rank for rank, word in here.mail() if word.kind == "done"}
+            mail = here.mail()
+            self._done |= {rank for rank, word in mail if word.kind == "done"}
+            faults += [self._fault_of(rank, word) for rank, word in mail if word.kind == CLOSE_RAISED]
             time.sleep(NAP)
         if self._main is not None:
-            self._main.close()
+            close_role(self._main, self._wiring.spec.name, faults.append)
             self._main = None
         here.lost = here.lost or len(self._done) < here.size - 1
         if not here.lost:
             here.tell_all(Word("free"))
             self._wiring.free()
+        return faults
 
 
 def _serve(here: Ranks) -> None:
@@ -307,7 +315,7 @@ class Follower:
         finally:
             self._end_help()
             if role is not None:
-                role.close()
+                close_role(role, spec.name, fault)
             cores.close()
 
     def _help(self) -> None:

@@ -16,6 +16,7 @@ import select
 import signal
 import subprocess
 import sys
+import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -29,10 +30,11 @@ from shoal.core.errors import BadInput, EnvFault, RunFailed
 from shoal.core.program import Context, Fault, Program, RoleSpec, Snapshot
 from shoal.runtimes.cores import Cores
 from shoal.runtimes.memory import PLAIN, Lock, Place, arena_size, plain_ports
-from shoal.runtimes.session import Events, Stopped, drive, events, lasting
+from shoal.runtimes.session import CLOSE_RAISED, Events, Stopped, close_role, drive, events, lasting
 from shoal.runtimes.watch import Watch, pulses
 
 PAUSE = 0.1  # seconds between two looks at the children while waiting
+FAREWELL = 2.0  # seconds that the children may take, all together, to close their environments
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -193,7 +195,7 @@ class ProcessesSession:
             raise
 
     def __iter__(self) -> Events:
-        main = next(spec for spec in self._program.roles if spec.main)
+        main = self._program.main
         bells = {name: EventfdBell(fd) for name, fd in self._bell_fds.items()}
         ports = plain_ports(
             self._program.ports,
@@ -208,6 +210,18 @@ class ProcessesSession:
         if self._stopping():
             raise Stopped
         self._watch()
+
+    def _farewells(self) -> list[Fault]:
+        """Let the children close their environments, for a moment. Returns the faults that this caused."""
+        leaving = [child for child in self._children.values() if child.spec.steps_env]
+        for child in leaving:
+            child.process.terminate()
+        deadline = time.monotonic() + FAREWELL
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            for child in leaving:
+                child.process.wait(max(0.0, deadline - time.monotonic()))
+        said = [(child.spec.name, message) for child in leaving for message in self._messages(child)]
+        return [Fault(role=name, kind=m.kind, detail=m.detail) for name, m in said if m.kind == CLOSE_RAISED]
 
     def _offset(self) -> int:
         return pulses(len(self._program.roles)).nbytes
@@ -258,15 +272,18 @@ class ProcessesSession:
                 child.process.wait()
                 self._replace(child, "env_hung", f"{child.spec.name} was killed and replaced: {late}")
 
-    def _listen(self, child: Child) -> None:
+    def _messages(self, child: Child) -> list[Message]:
+        """The messages that have arrived from a child since the last call."""
         try:
             while data := os.read(child.messages, 1 << 16):
                 child.unread += data
         except BlockingIOError:
             pass
         *lines, child.unread = child.unread.split(b"\n")
-        for line in lines:
-            message = msgspec.json.decode(line, type=Message)
+        return [msgspec.json.decode(line, type=Message) for line in lines]
+
+    def _listen(self, child: Child) -> None:
+        for message in self._messages(child):
             if message.kind == "bug":
                 raise RunFailed(f"{child.spec.name} died: {message.detail.splitlines()[-1]}", detail=message.detail)
             if message.kind == "env_broken":
@@ -282,15 +299,16 @@ class ProcessesSession:
         self._faults.append(Fault(role=child.spec.name, kind=kind, detail=detail))
         self._spawn(child.spec, child.index, child.core)
 
-    def snapshots(self) -> Snapshot:
+    def snapshots(self, exact: bool = True) -> Snapshot:
         return lasting(self._main)
 
     def abort(self) -> None:
         for child in self._children.values():
             _kill(child)
 
-    def close(self) -> None:
+    def close(self) -> list[Fault]:
         """End the children, then close the descriptors that connected them."""
+        faults = self._farewells()
         self.abort()
         for child in self._children.values():
             child.process.wait()
@@ -298,7 +316,7 @@ class ProcessesSession:
         self._children.clear()
         self._cores.close()
         if self._main is not None:
-            self._main.close()
+            close_role(self._main, self._program.main.name, faults.append)
         for fd in (
             self._arena_fd,
             self._recipe_fd,
@@ -308,6 +326,7 @@ class ProcessesSession:
         ):
             os.close(fd)
         # The mapping itself is freed with the last view of it.
+        return faults
 
 
 def _kill(child: Child) -> None:

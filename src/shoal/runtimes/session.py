@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import traceback
 from collections import deque
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from shoal.core.ports import NOT_YET, Op
 from shoal.core.program import Fault, Program, Reply, Report, Role, Snapshot, Steps
+
+CLOSE_RAISED = "close_raised"  # kind of fault
 
 Event = Report | Fault
 # A value that is sent after a report is the reply to it; after a fault it is ignored.
@@ -22,10 +25,14 @@ class Session(Protocol):
     def __iter__(self) -> Events:
         """The events until the main role ends. Plain iteration sends no reply; `send` hands a reply to the main role."""
 
-    def snapshots(self) -> Snapshot:
-        """The state for an exact resume, by part; only the `lasting` parts if roles run elsewhere. Called between two events."""
+    def snapshots(self, exact: bool = True) -> Snapshot:
+        """The state for an exact resume, by part, taken between two events; only the `lasting` parts if roles run elsewhere.
 
-    def close(self) -> None: ...
+        Unless `exact`, only the `lasting` parts: these may be requested at any time, also in the middle of an update.
+        """
+
+    def close(self) -> Sequence[Fault]:
+        """End every role. Returns the faults of roles that raised while they were closed."""
 
     def abort(self) -> None:
         """End at once everything that would outlive this process. Safe to call from a signal handler."""
@@ -63,6 +70,14 @@ class Runtime(Protocol):
 def lasting(main: Role | None) -> Snapshot:
     """The lasting parts of the main role, for runtimes whose other roles start afresh in a resumed run."""
     return {} if main is None else {name: part for name, part in main.snapshots().items() if part.lasts}
+
+
+def close_role(role: Role, name: str, tell: Callable[[Fault], None]) -> None:
+    """Close a role. If it raises, as its environments may, tell that as a fault: nothing needs the role any more."""
+    try:
+        role.close()
+    except Exception:
+        tell(Fault(role=name, kind=CLOSE_RAISED, detail=traceback.format_exc().strip()))
 
 
 class Stopped(Exception):

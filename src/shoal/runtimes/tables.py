@@ -227,8 +227,7 @@ class MemoryRoster:
                 return NOT_YET
             try:
                 number = self._spec.start + int(self._taken.sum())
-                others = self._inline and number % len(self._taken) != worker
-                if number >= self._spec.end or others:
+                if number >= self._spec.end or (self._inline and worker != self._next_in_line(number)):
                     return NOT_YET
                 self._number[worker] = number
                 self._taken[worker] += 1
@@ -237,6 +236,12 @@ class MemoryRoster:
                 self._gate.release()
 
         return Op(attempt, self._waits, f"a turn of worker {worker}")
+
+    def _next_in_line(self, number: int) -> int:
+        """The worker that has this turn if workers alternate. Those that wait in `meet` are passed over: they ask for no turn."""
+        waiting = self._came > self._came.min()
+        order = (number + np.arange(len(waiting))) % len(waiting)
+        return int(order[waiting[order].argmin()])
 
     def finish(self, worker: int) -> None:
         if self._taken[worker] <= self._done[worker]:

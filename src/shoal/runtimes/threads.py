@@ -25,7 +25,7 @@ from shoal.core.errors import RunFailed, ShoalError
 from shoal.core.program import Context, Fault, Program, RoleSpec, Snapshot
 from shoal.runtimes.cores import Cores, pin
 from shoal.runtimes.memory import PLAIN, Lock, Place, plain_ports, private_arena
-from shoal.runtimes.session import Events, Stopped, drive, events, lasting
+from shoal.runtimes.session import Events, Stopped, close_role, drive, events, lasting
 from shoal.runtimes.watch import MemoryPulse, Watch, pulses
 
 PAUSE = 0.2  # seconds between two looks at the other roles while waiting
@@ -153,6 +153,7 @@ class ThreadsSession:
         self._config = config
         self._stop = threading.Event()
         self._faults: deque[Fault] = deque()
+        self._unclosed: deque[Fault] = deque()  # of roles that raised while they were closed
         self._failures: deque[tuple[str, BaseException]] = deque()
         views = pulses(len(program.roles)).empty()
         self._pulses = {spec.name: MemoryPulse(views, index) for index, spec in enumerate(program.roles)}
@@ -166,7 +167,7 @@ class ThreadsSession:
         self._main: Any = None
 
     def __iter__(self) -> Events:
-        main = next(spec for spec in self._program.roles if spec.main)
+        main = self._program.main
         # Worker threads build their roles themselves, so that threads started by an environment inherit the core.
         for spec in self._program.roles:
             if not spec.main:
@@ -206,7 +207,7 @@ class ThreadsSession:
                 bell.ring()
         finally:
             if role is not None:
-                role.close()
+                close_role(role, spec.name, self._unclosed.append)
 
     def _watch(self) -> None:
         """Raise a dead thread's exception, or `RunFailed` if a thread hangs. Called while waiting."""
@@ -225,10 +226,10 @@ class ThreadsSession:
                     " --runtime processes replaces the actor and continues"
                 )
 
-    def snapshots(self) -> Snapshot:
+    def snapshots(self, exact: bool = True) -> Snapshot:
         return lasting(self._main)
 
-    def close(self) -> None:
+    def close(self) -> list[Fault]:
         self._stop.set()
         for bell in self._bells.values():
             bell.ring()
@@ -239,7 +240,8 @@ class ThreadsSession:
         self._threads.clear()
         self._cores.close()
         if self._main is not None:
-            self._main.close()
+            close_role(self._main, self._program.main.name, self._unclosed.append)
+        return list(self._unclosed)
 
     def abort(self) -> None:
         self._stop.set()

@@ -10,18 +10,19 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable
+from types import FrameType
 
 import cloudpickle
 import msgspec
 
 from shoal.core.errors import EnvFault
-from shoal.core.program import Context, Fault, Program
+from shoal.core.program import Context, Fault, Program, Role
 from shoal.process.device import collect_rarely, settle_process
 from shoal.process.lifetime import killed_with_parent
 from shoal.runtimes.cores import pin
 from shoal.runtimes.memory import Place, plain_ports
 from shoal.runtimes.processes import PAUSE, EventfdBell, Message, Wiring, file_locks
-from shoal.runtimes.session import drive
+from shoal.runtimes.session import close_role, drive
 from shoal.runtimes.watch import MemoryPulse, pulses
 
 
@@ -47,7 +48,10 @@ def main(argument: str) -> None:
 
 
 def work(wiring: Wiring, say: Callable[[str, str, int], None]) -> None:
-    """Attach to the ports, build the role, and run it until the parent ends this process."""
+    """Attach to the ports, build the role, and run it until the parent ends this process.
+
+    The parent asks with SIGTERM, and kills the process if its environments are not closed soon.
+    """
     pin(wiring.core)
     settle_process()
     program: Program = cloudpickle.loads(os.pread(wiring.recipe, os.fstat(wiring.recipe).st_size, 0))
@@ -63,12 +67,46 @@ def work(wiring: Wiring, say: Callable[[str, str, int], None]) -> None:
     place = Place(wiring.name, bells, file_locks(wiring.arena))
     ports = plain_ports(program.ports, memoryview(arena)[record.nbytes :], place)
     pulse.begin()
-    role = spec.build(ports, Context(name=spec.name, fault=fault, env=pulse.env))
-    gc.freeze()  # everything built so far stays: garbage collections need not scan it again
-    pulse.ready()
-    for report in drive(role.run(), PAUSE, lambda: None):
-        if report is not None:
-            raise RuntimeError(f"{spec.name} is not the main role: it has nothing to report")
+    role: Role | None = None
+    farewell = Farewell()
+    signal.signal(signal.SIGTERM, farewell.ask)
+    try:
+        role = spec.build(ports, Context(name=spec.name, fault=fault, beat=farewell.check, env=pulse.env))
+        gc.freeze()  # everything built so far stays: garbage collections need not scan it again
+        pulse.ready()
+        for report in drive(role.run(), PAUSE, farewell.check):
+            if report is not None:
+                raise RuntimeError(f"{spec.name} is not the main role: it has nothing to report")
+    except Leave:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # once is enough
+        if role is not None:
+            close_role(role, spec.name, fault)
+        for stream in (sys.stdout, sys.stderr):
+            stream.flush()
+        os._exit(0)  # at once: nothing else in this process is worth the time of a regular end
+
+
+class Leave(BaseException):
+    """The parent asks this process to end. Not an `Exception`, so that it is not taken for a fault of an environment."""
+
+
+class Farewell:
+    """The parent's request to end, obeyed only between two steps of an environment and after a wait.
+
+    A signal handler that raises does so wherever Python happens to be. In a finaliser or a callback of the garbage collector
+    the exception would be printed and lost, and in a library it could leave a lock behind.
+    """
+
+    def __init__(self) -> None:
+        self._asked = False
+
+    def ask(self, number: int, frame: FrameType | None) -> None:
+        """The handler of SIGTERM."""
+        self._asked = True
+
+    def check(self) -> None:
+        if self._asked:
+            raise Leave
 
 
 def _die_with_parent(lifetime: int) -> None:
