@@ -65,7 +65,7 @@ class Settings:
     actors: Positive | None = None
     """number of actors; by default the tuned number, or one per core"""
     envs: Positive | None = None
-    """environments of each actor; by default the tuned total divided by the number of actors"""
+    """environments of each actor; by default the tuned total, divided by the number of actors unless each has its own replay"""
     learners: Positive = 1
     """number of learners that share the gradients; more than one with topology actor_learner"""
     steps: Positive | None = None
@@ -224,6 +224,8 @@ def resolve(env: Any, loose: Mapping[str, Any]) -> Plan:
     spec = source.spec()
     topology_name = settings.topology or ("sequential" if pure else algo_class.usual_topology)
     topology_class = _look_up(names["topology"] or topology_name, TOPOLOGIES, "topology")
+    # Workers that each learn from a replay. Each has as many environments as one alone, since smaller batches of
+    # environments would cost it more time per step than the others save.
     many = topology_class.each_learns and algo_class.replays and (settings.actors or 1) > 1
     runtime_name = settings.runtime or ("processes" if many or not source.native else "threads")
     if settings.runtime is None and not source.native:
@@ -264,16 +266,16 @@ def resolve(env: Any, loose: Mapping[str, Any]) -> Plan:
         net=net_name,
         backend=cast(Any, source.backend),
         actors=actors,
-        envs=settings.envs or max(1, table["total_envs"] // (topology_class.acting or actors)),
+        envs=settings.envs or max(1, table["total_envs"] // (1 if many else topology_class.acting or actors)),
         steps=settings.steps or table["steps"],
         life_ends=life_ends,
     )
-    known_algo = settings.algo in ALGOS
+    usual = _usual(table, algo_class, topology_name, topology_class) if settings.algo in ALGOS else {}
     return Plan(
         settings=settings,
         source=source,
         spec=spec,
-        algo=_config(algo_class, {**_usual(table, algo_class, topology_class, known_algo), **fields["algo"]}, "algo"),
+        algo=_config(algo_class, {**usual, **fields["algo"]}, "algo"),
         topology=_overlap(_config(topology_class, fields["topology"], "topology"), topology_class, runtime_class),
         runtime=runtime,
         net=_config(
@@ -376,13 +378,13 @@ def _config(owner: Any, values: Mapping[str, Any], axis: str) -> Any:
     return configs.build(owner.Config, values, f"{axis}.")
 
 
-def _usual(table: Mapping[str, Any], algo_class: Any, topology_class: Any, known: bool) -> dict[str, Any]:
-    """An algorithm's default settings: the tuned ones, overridden by the topology's own."""
-    if not known:
-        return {}
-    own = topology_class.usual
+def _usual(table: Mapping[str, Any], algo_class: Any, topology: str, topology_class: Any) -> dict[str, Any]:
+    """An algorithm's default settings: the tuned ones, overridden by the topology's own, which are for on-policy algorithms, and
+    these by those that are tuned for both."""
+    own = {} if algo_class.replays else topology_class.usual
     names = {field.name for field in dataclasses.fields(algo_class.Config)}
-    return {**table.get("algo", {}), **{name: value for name, value in own.items() if name in names}}
+    both = table.get("algo_on", {}).get(topology, {})
+    return {**table.get("algo", {}), **{name: value for name, value in own.items() if name in names}, **both}
 
 
 def _overlap(config: Any, topology_class: Any, runtime_class: Any) -> Any:

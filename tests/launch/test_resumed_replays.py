@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import numpy as np
 import pytest
 
 import shoal
+from shoal.core.errors import BadInput
 from shoal.core.program import Report
 from shoal.experiment import resolve
 from shoal.launch.compose import make_blueprint
@@ -43,8 +45,8 @@ ELSEWHERE = [
 
 def train(out: Path, runtime: str, stop_at: int, **settings: Any) -> shoal.Run:
     common = {"backend": "jax", "actors": 2, "envs": B, "net": {"hidden": (8,)}, "runtime": runtime}
-    stop = [lambda report: report.env_steps >= stop_at]
-    return shoal.train("CartPole-v1", out=out, steps=10 * stop_at, callbacks=stop, **{**common, **settings, **QUIET})
+    stop = {"callbacks": [lambda report: report.env_steps >= stop_at]}
+    return shoal.train("CartPole-v1", out=out, steps=10 * stop_at, **{**common, **stop, **settings, **QUIET})
 
 
 def saved(run: shoal.Run) -> dict[str, np.ndarray]:
@@ -93,6 +95,26 @@ def test_it_is_there_again(case: str, runtime: str, tmp_path: Path, zeros: list[
     if runtime == "threads" or case in ("actor_learner", "dyna"):
         assert zeros and max(zeros) == 0.0, "nothing is drawn that was never written"
     assert saved(rest)["counters"][:, 1].sum() > held["counters"][:, 1].sum(), "and it goes on from there"
+
+
+@pytest.mark.parametrize("error", [RuntimeError, BadInput, KeyboardInterrupt])
+def test_a_run_that_is_cut_off_keeps_it(error: type[BaseException], tmp_path: Path, capsys: Any) -> None:
+    """Not between two updates: the actors' state is not saved then, the rows are."""
+
+    def cut_off(report: Report) -> None:
+        if report.env_steps >= 2 * CAPACITY:
+            raise error("enough")
+
+    with contextlib.suppress(error):
+        train(tmp_path / "run", "inline", 3 * CAPACITY, **CASES["sync"], callbacks=[cut_off], checkpoint_every=1e9)
+    run = shoal.load(tmp_path / "run")
+    held = saved(run)
+    assert held["counters"][0, 1] > 0.7 * CAPACITY and held["rows/obs"].any()
+    assert not [name for name in Checkpoints(run.folder.checkpoints).load("last").arrays if "part/actor" in name]
+    capsys.readouterr()
+    reports, rest = again(run)
+    assert "replay" not in capsys.readouterr().err and reports[0].metrics["replay/rows"] > 0.7 * CAPACITY
+    assert saved(rest)["counters"][0, 1] > held["counters"][0, 1], "it goes on from there"
 
 
 def test_another_number_of_workers_deals_the_rows_out_again(tmp_path: Path, zeros: list[float], capsys: Any) -> None:

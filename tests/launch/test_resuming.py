@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import math
+import re
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from tiny_envs import Walk
 
 import shoal
 from shoal.core.errors import BadInput
 from shoal.core.program import Report
+from shoal.envs.gymnasium import GymnasiumBatch
 from shoal.experiment import resolve
 from shoal.launch.compose import make_blueprint
 from shoal.run.checkpoints import Checkpoints
@@ -25,6 +28,7 @@ NORMALISED = {**PPO, "normalise_obs": True, "normalise_reward": True}
 A2C = {"name": "a2c", "unroll": T, "final_rate": 0.1}
 DQN = {"name": "dqn", "unroll": T, "batch_size": 16, "warmup": 40, "capacity": 300, "every": 16}
 DYNA = {"warmup": 20, "starts": 8, "horizon": 3, "model_hidden": (8,), "model_gradients": 2, "model_batch": 16}
+DDPG = {"name": "ddpg", "unroll": T, "batch_size": 16, "warmup": 40, "capacity": 300, "noise": "gaussian"}
 GA3C = {"name": "ga3c", "predictors": 1, "trainers": 1, "adjust": False}
 SHARED = {"name": "shared_params", "consistency": "lock"}
 QUIET: dict[str, Any] = {"eval_episodes": 0, "sinks": ("jsonl",), "quiet": True, "report": False}
@@ -130,6 +134,18 @@ def test_the_schedule_goes_on_where_it_stood(tmp_path: Path) -> None:
     assert len(rates) == (STEPS - half.summary["env_steps"]) // size
 
 
+def test_lags_are_those_of_the_whole_run(tmp_path: Path) -> None:
+    """The first weights after a resume are new again: its reports alone would hide the lag before it."""
+    lagged, before = {"name": "actor_learner", "delay": 5}, 10
+    half = train(tmp_path / "run", topology=lagged, algo=A2C, callbacks=[lambda report: report.version >= before])
+    reports: list[Report] = []
+    rest = shoal.train(resume=half.path, callbacks=[reports.append], **QUIET).summary
+    means = [report.metrics["lag/versions"] for report in reports]
+    assert len(reports) == 2 and max(report.metrics["lag/max"] for report in reports) < half.summary["lag_max"]
+    assert rest["lag_max"] >= max(int(lag) for lag in rest["lags"]) >= 5
+    assert rest["lag_mean"] == pytest.approx((before * half.summary["lag_mean"] + sum(means)) / (before + len(means)))
+
+
 def test_statistics_of_another_shape_begin_again_and_that_is_said(tmp_path: Path, capsys: Any) -> None:
     half = stopped(tmp_path / "run", topology="sync", algo=NORMALISED)
     before = Checkpoints(half.folder.checkpoints).load("last").arrays
@@ -150,6 +166,48 @@ def test_statistics_of_another_shape_begin_again_and_that_is_said(tmp_path: Path
 def _loose(run: shoal.Run, **changes: Any) -> dict[str, Any]:
     stored = {k: v for k, v in run.folder.read_config().items() if k not in ("machine", "spec", "env")}
     return {**stored, **changes}
+
+
+class Stroll(Walk):
+    """Another environment with the same spaces."""
+
+
+@pytest.mark.parametrize(
+    ("env", "changes", "told"),
+    [
+        (Walk, {"seed": 1}, "resumed with --seed 1 instead of 0: environments and running episodes start over\n"),
+        (Stroll, {}, r"resumed with environment .*Stroll instead of tiny_envs:Walk: environments and running episodes"),
+    ],
+    ids=["seed", "environment"],
+)
+def test_no_episode_continues_with_another_seed_or_in_another_environment(
+    env: Any, changes: Any, told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    """Its actions would be replayed in an episode that they do not belong to."""
+    common = {"runtime": "inline", "topology": "sequential", "actors": 1, "envs": B, "net": {"hidden": (8,)}}
+    stop = [lambda report: report.version == 2]
+    half = shoal.train(Walk, out=tmp_path / "run", steps=4 * T * B, algo=A2C, callbacks=stop, **common, **QUIET)
+    assert "actor-0" in {name.split("/")[1] for name in half._loaded().arrays if name.startswith("part/")}
+    monkeypatch.setattr(GymnasiumBatch, "restore", lambda self, arrays: pytest.fail("an episode was replayed"))
+    rest = shoal.train(env, resume=half.path, **changes, **QUIET)
+    assert rest.summary["updates"] == 4 and re.search(told, capsys.readouterr().err)
+
+
+def test_the_kind_of_noise_may_change_and_change_back(tmp_path: Path) -> None:
+    """Correlated noise has a state for each environment, independent noise has none."""
+    common = {"backend": "jax", "runtime": "inline", "topology": "sequential", "actors": 1, "envs": B}
+    common |= {"net": {"hidden": (8,)}, "algo": DDPG, "steps": 8 * T * B}
+    once: dict[str, Any] = {"callbacks": [lambda report: True], **QUIET}
+    run = shoal.train("Pendulum-v1", out=tmp_path / "run", **common, **once)
+    kinds: tuple[dict[str, str], ...] = (
+        {"noise": "ou", "warmup_noise": "ar1"},
+        {"noise": "gaussian", "warmup_noise": "uniform"},
+    )
+    for kind, names in zip(kinds, ({"noise", "warmup"}, set[str]()), strict=True):
+        before = run.summary["updates"]
+        run = shoal.train(resume=run.path, algo=kind, **once)
+        assert run.summary["updates"] == before + 1
+        assert {name.split("/carry/")[1] for name in run._loaded().arrays if "/carry/" in name} == names
 
 
 def test_the_same_sizes_say_nothing_and_keep_everything(tmp_path: Path) -> None:

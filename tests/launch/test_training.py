@@ -15,7 +15,8 @@ from shoal import launch
 from shoal.core.errors import BadInput, RunFailed
 from shoal.core.program import Episode, Fault, Report
 from shoal.experiment import resolve
-from shoal.launch.training import OLDEST, TOLD, WINDOW, Training
+from shoal.launch.outcome import WINDOW
+from shoal.launch.training import OLDEST, TOLD, Training
 from shoal.learning.soundness import BAD_UPDATE
 from shoal.process.lock import RunLock
 from shoal.process.signals import StopRequest
@@ -36,13 +37,14 @@ class Told:
     def __iter__(self) -> Iterator[Any]:
         return self._events
 
-    def snapshots(self) -> dict[str, Any]:
+    def snapshots(self, exact: bool = True) -> dict[str, Any]:
         return {}
 
-    def close(self) -> None:
-        return None
+    def close(self) -> list[Fault]:
+        return []
 
-    abort = close
+    def abort(self) -> None:
+        return None
 
 
 def training(out: Path, events: Events, **settings: Any) -> Training:
@@ -144,6 +146,17 @@ def test_bad_updates_end_the_run_when_they_come_in_a_row(tmp_path: Path) -> None
     told = (tmp_path / "run" / "faults.log").read_text().count(BAD_UPDATE)
     assert TOLD <= told < 28, "not one by one for ever"
     assert Checkpoints(tmp_path / "run" / "checkpoints").load("last").meta["version"] == 100
+
+
+def test_weights_are_saved_though_the_roles_cannot_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(self: Told, exact: bool = True) -> dict[str, Any]:
+        raise ValueError("no state to read")
+
+    monkeypatch.setattr(Told, "snapshots", broken)
+    outcome = training(tmp_path / "run", reports(5)).run(StopRequest())
+    loaded = Checkpoints(tmp_path / "run" / "checkpoints").load("last")
+    assert outcome.ended == "budget" and loaded.meta["version"] == 5 and loaded.meta["lasting"] == []
+    assert "ValueError: no state to read" in (tmp_path / "run" / "faults.log").read_text()
 
 
 @pytest.mark.parametrize(("count", "best"), [(WINDOW - 1, False), (WINDOW, True)])

@@ -19,9 +19,10 @@ from shoal.core.weights import params_hash
 from shoal.experiment import Plan
 from shoal.launch.checks import NICE
 from shoal.launch.evaluation import Evaluator
+from shoal.launch.outcome import Outcome
 from shoal.launch.saved import check_same_spaces, write_policy
 from shoal.launch.stage import Record
-from shoal.launch.training import Callback, Outcome, Training
+from shoal.launch.training import Callback, Training
 from shoal.process.lock import RunLock
 from shoal.process.signals import StopRequest
 from shoal.run.checkpoints import Checkpoints
@@ -188,9 +189,7 @@ def _released(evaluator: Evaluator, plan: Plan) -> Callback:
 
 def summary_of(plan: Plan, folder: RunFolder, outcome: Outcome, began: float, faults: int) -> dict[str, Any]:
     """The contents of `summary.json` and of the JSON line; evaluations are filled in later."""
-    settings = plan.settings
-    # The step after an episode's end only resets, so nothing is learnt from it.
-    learnt = outcome.env_steps - (0 if plan.source.fresh else outcome.episodes)
+    settings, learnt = plan.settings, outcome.learnt_steps(plan.source.fresh)
     return {
         "env": plan.source.name,
         "algo": settings.algo,

@@ -19,7 +19,9 @@ from shoal.learning.replay_update import REPLAY, is_saved, replay_of, row_record
 from shoal.run.checkpoints import Loaded
 
 Say = Callable[[str], None]
-SIZES = ("actors", "envs", "learners", "backend")  # settings that the roles' parts depend on, besides the topology
+# Settings that the roles' parts depend on, besides the topology, and how they are named. An episode is restored by its seed and
+# its actions: those would be replayed in another episode if the seed or the environment differed.
+OF_PARTS = {"env": "environment", **{name: f"--{name}" for name in ("seed", "actors", "envs", "learners", "backend")}}
 RETURNS = "reward/returns"  # the leaf with one number for each environment of the batch
 OLD_LASTING = [REPLAY]  # lasting parts of checkpoints that do not list them
 
@@ -53,13 +55,14 @@ def resumed_state(plan: Plan, algorithm: Algorithm, loaded: Loaded, say: Say) ->
 
 
 def resumed_parts(plan: Plan, loaded: Loaded, say: Say) -> dict[str, dict[str, np.ndarray]]:
-    """The roles' parts: all of them, or only the lasting ones if the number or kind of roles has changed."""
+    """The roles' parts: all of them, or only the lasting ones if episodes cannot continue or if there are other roles."""
     parts: dict[str, dict[str, np.ndarray]] = {}
     for name, array in under(loaded.arrays, "part/").items():
         part, _, leaf = name.partition("/")
         parts.setdefault(part, {})[leaf] = array
     before, now = _config_of(loaded), _plain(plan.as_dict())
-    changed = [(f"--{name}", before[name], now[name]) for name in SIZES if name in before and before[name] != now[name]]
+    settings = [(flag, before.get(name), now[name]) for name, flag in OF_PARTS.items()]
+    changed = [(flag, old, new) for flag, old, new in settings if old not in (None, new)]
     changed += _changes_of_topology(before.get("topology", {}), now["topology"])
     if not changed:
         return parts

@@ -6,9 +6,8 @@ import contextlib
 import dataclasses
 import math
 import time
-from collections import Counter, deque
+import traceback
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +16,13 @@ import numpy as np
 
 from shoal.core.blueprint import named_leaves
 from shoal.core.errors import BadInput, RunFailed
-from shoal.core.program import Driver, Ended, Fault, Reply, Report, check_fits
+from shoal.core.program import Driver, Ended, Fault, Reply, Report, Snapshot, check_fits
 from shoal.core.weights import params_hash
 from shoal.experiment import Plan
-from shoal.launch.checks import Check, Checks
+from shoal.launch.checks import Checks
 from shoal.launch.compose import make_blueprint
 from shoal.launch.evaluation import Evaluator
+from shoal.launch.outcome import Outcome
 from shoal.learning import handed_in
 from shoal.learning.replay_update import is_saved, replay_bytes
 from shoal.learning.soundness import BAD_UPDATE
@@ -33,50 +33,12 @@ from shoal.run.folder import RunFolder
 from shoal.run.history import Course, Gathered
 from shoal.run.progress import Panel, status
 from shoal.run.sinks import open_sinks
+from shoal.runtimes.session import Session
 from shoal.runtimes.threads import aside
 
-WINDOW = 100  # episodes behind the mean return
 OLDEST = 4096  # versions: larger lags are counted as this one
 TOLD = 10  # failed updates that are reported one by one; then only each time their number doubles
 Callback = Callable[[Report], Any]
-
-
-@dataclass
-class Outcome:
-    """The outcome of a training. Times count from the first environment step."""
-
-    state: Any = None
-    version: int = 0
-    env_steps: int = 0
-    episodes: int = 0  # finished ones
-    began_at: float | None = None  # on the monotonic clock
-    wall_s: float = 0.0
-    solved_at_s: float | None = None
-    ended: Ended = "budget"  # why training ended
-    recent: deque[float] = field(default_factory=lambda: deque(maxlen=WINDOW))
-    reports: int = 0
-    lag_sum: float = 0.0  # of the reports' means
-    lag_max: float = 0.0
-    # {age of the acting weights in versions: rows learnt from}
-    histogram: Counter[int] = field(default_factory=Counter)
-    faults: int = 0
-    times: dict[str, float] = field(default_factory=dict)  # total seconds by metric `time/...`
-    checks: deque[Check] = field(default_factory=lambda: deque(maxlen=WINDOW))  # the last ones, of --until-eval
-    bad_updates: int = 0  # dropped because some value was not finite
-
-    @property
-    def stopped(self) -> bool:
-        """Whether it ended on request, before the budget was spent or the goal was reached."""
-        return self.ended in ("stopped", "paused", "pruned")
-
-    @property
-    def return_mean(self) -> float | None:
-        return float(np.mean(self.recent)) if self.recent else None
-
-    @property
-    def score(self) -> float | None:
-        """The mean return once its window is full; the best checkpoint is chosen by it."""
-        return self.return_mean if len(self.recent) == WINDOW else None
 
 
 class Training:
@@ -103,23 +65,17 @@ class Training:
         self.blueprint = make_blueprint(plan, loaded, weights, self._say, driven=driver is not None)
         self._checkpoints = Checkpoints(folder.checkpoints, keep=plan.settings.keep, on_alert=self._alert)
         self._saved_version = self.blueprint.start if loaded else -1
-        self.outcome = Outcome(version=self.blueprint.start)
-        self._before = {"env_steps": 0, "seconds": 0.0, "episodes": 0, "faults": 0, "bad_updates": 0}
+        self.outcome = Outcome()
+        if loaded is not None:
+            self.outcome.restore(loaded.meta, loaded.arrays["recent"].tolist())
+        self._before = self.outcome.counts()  # those from before a resume
         self._cause = ""  # of the last failed update
+        self._session: Session | None = None
         self._course, self._gathered, self._written = Course(), Gathered(), -math.inf
         self._checks: Checks | None = None
         if plan.settings.until_eval is not None:
             assert evaluator is not None
             self._checks = Checks(evaluator, self.blueprint.algorithm, plan.settings, self._alert)
-        if loaded is not None:
-            self._before = {name: loaded.meta.get(name, 0) for name in self._before}
-            self.outcome.recent.extend(loaded.arrays["recent"].tolist())
-            self.outcome.env_steps = int(self._before["env_steps"])
-            self.outcome.histogram.update({int(lag): count for lag, count in loaded.meta.get("lags", {}).items()})
-            self.outcome.wall_s = float(self._before["seconds"])
-            self.outcome.episodes = int(self._before["episodes"])
-            self.outcome.faults = int(self._before["faults"])
-            self.outcome.bad_updates = int(self._before["bad_updates"])
 
     def _alert(self, message: str) -> None:
         self._say(message)
@@ -159,17 +115,17 @@ class Training:
                 with stop.bounded(leave):
                     aside(self._make_ready)
                     try:
-                        self._session = runtime.start(program, lambda: stop.requested)
+                        self._session = session = runtime.start(program, lambda: stop.requested)
                     except MemoryError as error:
                         sizes = f"--actors {plan.actors} with --envs {plan.envs} each"
                         raise BadInput(f"{sizes} do not fit into memory: {error}") from error
-                    stack.callback(self._session.close)
-                    stop.on_abort(self._session.abort)
+                    stack.callback(self._close, session)
+                    stop.on_abort(session.abort)
                     if self._begun is not None:
                         self._save(exact=False)
                         self._begun(self.folder.path)
                     with unscanned():
-                        self.outcome.ended = self._loop()
+                        self.outcome.ended = self._loop(session)
             except BadInput:  # nothing to save, unless it came from a callback or the driver
                 if self.outcome.state is not None:
                     self._save(exact=False)
@@ -187,6 +143,12 @@ class Training:
                 self._check_learnt()
         return self.outcome
 
+    def _close(self, session: Session) -> None:
+        """End all roles. Faults of environments that raise in their `close` are recorded, but the run is already over."""
+        for fault in session.close():
+            self._record(fault)
+        self._write(now=True)
+
     def _check_learnt(self) -> None:
         """Raise `RunFailed` if the budget is spent and every update failed: the weights are those that it began with."""
         failed = self.outcome.bad_updates - int(self._before["bad_updates"])
@@ -200,11 +162,11 @@ class Training:
         with contextlib.suppress(Exception):
             self.blueprint.initial_state()
 
-    def _loop(self) -> Ended:
+    def _loop(self, session: Session) -> Ended:
         """Take the session's reports, answer them, and save from time to time. Returns why training ended."""
         if self.outcome.version >= self.blueprint.updates:
             return "budget"
-        events, last_saved = iter(self._session), time.monotonic()
+        events, last_saved = iter(session), time.monotonic()
         reply: Reply | None = None
         while True:
             try:
@@ -316,19 +278,23 @@ class Training:
         if fault.kind == BAD_UPDATE:
             self._bad_update(fault)
             return
-        outcome, most = self.outcome, self.plan.settings.max_faults
-        outcome.faults += 1
-        count = outcome.faults - int(self._before["faults"])  # since this process began
-        self._gathered.add({f"fault/{fault.kind}": 1.0})
-        self._write()
-        self._log(f"{fault.role} {fault.kind}\n{fault.detail}")
-        cause = fault.detail.strip().splitlines()[-1]  # of a traceback, the line with the exception
-        self._alert(f"fault {outcome.faults}: {fault.role}: {fault.kind}: {cause} (recovered; details in faults.log)")
+        cause, most = self._record(fault), self.plan.settings.max_faults
+        count = self.outcome.faults - int(self._before["faults"])  # since this process began
         if count > most:
             raise RunFailed(
                 f"{count} faults, more than --max-faults {most}: environment {self.plan.source.name!r}:"
                 f" {fault.kind}: {cause}"
             )
+
+    def _record(self, fault: Fault) -> str:
+        """Count and log a fault. Returns its cause: of a traceback, the line with the exception."""
+        outcome, cause = self.outcome, fault.detail.strip().splitlines()[-1]
+        outcome.faults += 1
+        self._gathered.add({f"fault/{fault.kind}": 1.0})
+        self._write()
+        self._log(f"{fault.role} {fault.kind}\n{fault.detail}")
+        self._alert(f"fault {outcome.faults}: {fault.role}: {fault.kind}: {cause} (recovered; details in faults.log)")
+        return cause
 
     def _bad_update(self, fault: Fault) -> None:
         """Record a dropped update: the weights are those before it."""
@@ -353,7 +319,7 @@ class Training:
         """Save a checkpoint of the newest version, unless it exists already.
 
         Between two updates it can be `exact`, with the roles' state for a bit-for-bit resume. In the middle of an update it
-        holds only the learner's state after the last one.
+        holds the learner's state after the last one, and the parts that last, such as the replay.
         """
         self._write(now=True)
         outcome = self.outcome
@@ -362,21 +328,26 @@ class Training:
         if outcome.version == self._saved_version:
             return
         arrays = {f"state/{name}": array for name, array in named_leaves(outcome.state).items()}
-        parts = self._session.snapshots() if exact else {}
+        parts = self._parts(exact)
         for name, part in parts.items():
             arrays |= {f"part/{name}/{leaf}": array for leaf, array in part.arrays.items()}
         arrays["recent"] = np.asarray(outcome.recent, np.float64)
         meta = {
-            "version": outcome.version,
-            "env_steps": outcome.env_steps,
-            "seconds": outcome.wall_s,
-            "episodes": outcome.episodes,
-            "faults": outcome.faults,
-            "bad_updates": outcome.bad_updates,
-            "lags": {str(lag): count for lag, count in outcome.histogram.items()},
+            **outcome.counts(),
             "spec": msgspec.to_builtins(self.plan.spec),
             "config": {name: value for name, value in self.plan.as_dict().items() if name != "spec"},
             "lasting": [name for name, part in parts.items() if part.lasts],
         }
         if self._checkpoints.save(outcome.env_steps, arrays, meta, outcome.score) is not None:
             self._saved_version = outcome.version
+
+    def _parts(self, exact: bool) -> Snapshot:
+        """The session's parts of a checkpoint. {} if there is no session or if it cannot be saved: the weights still can."""
+        if self._session is None:
+            return {}
+        try:
+            return self._session.snapshots(exact)
+        except Exception as error:
+            self._log(f"no snapshot of the roles\n{traceback.format_exc().strip()}")
+            self._alert(f"the checkpoint holds only the learner's state: {type(error).__name__}: {error}")
+            return {}

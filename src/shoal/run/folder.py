@@ -75,6 +75,12 @@ class RunFolder:
         """Write `config` with the versions and the hardware it ran on, under `machine`."""
         files.write_atomically(self.config_path, files.pretty({**config, "machine": describe_machine()}))
 
+    def amend_config(self, **changes: Any) -> None:
+        """Write `config.json` again with these entries, unless it has them already."""
+        config = read_json(self.config_path)
+        if config != config | changes:
+            self.write_json(self.config_path, config | changes)
+
     def read_config(self) -> dict[str, Any]:
         """The config, including `machine`. Raises `BadInput` if the file holds no JSON object."""
         config = read_json(self.config_path)
@@ -105,7 +111,7 @@ class RunFolder:
         return None
 
     def write_json(self, path: Path, document: Mapping[str, Any]) -> None:
-        """Write `summary.json` or `evaluation.json` atomically."""
+        """Write a JSON file of the folder atomically."""
         files.write_atomically(path, files.pretty(dict(document)))
 
 
