@@ -261,6 +261,7 @@ def test_training_lowers_the_error_on_held_out_rows() -> None:
         ({"holdout": 0.0}, "--algo.holdout is 0: expected more than 0"),
         ({"model_hidden": ()}, "--algo.model-hidden is empty"),
         ({"batch_size": 100}, "--algo.batch-size is 100: more than the replay holds"),
+        ({"imagined": 7}, r"--algo.imagined is 7: fewer rows than a minibatch has \(--algo.batch-size 8\)"),
     ],
 )
 def test_bad_settings_are_named(settings: dict[str, Any], told: str) -> None:

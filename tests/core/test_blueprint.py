@@ -7,7 +7,7 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
-from shoal.core.blueprint import Blueprint, named_leaves, restore_leaves
+from shoal.core.blueprint import Blueprint, fitting, named_leaves, restore_leaves
 
 
 def test_leaves_are_restored_by_name() -> None:
@@ -20,6 +20,12 @@ def test_leaves_are_restored_by_name() -> None:
         restore_leaves(tree, {**leaves, "a": np.zeros(3)})
     with pytest.raises(ValueError, match="'b/c' should have shape"):
         restore_leaves(tree, {"a": np.zeros(2)})
+
+
+def test_saved_entries_are_taken_where_they_fit() -> None:
+    fresh = {"same": np.zeros(2), "longer": np.zeros(3), "new": np.zeros(1)}
+    found = fitting({"same": np.ones(2), "longer": np.ones(2), "gone": np.ones(4)}, fresh)
+    assert {name: a.tolist() for name, a in found.items()} == {"same": [1, 1], "longer": [0, 0, 0], "new": [0]}
 
 
 def test_what_is_sent_is_its_fields_whatever_is_cached_meanwhile() -> None:

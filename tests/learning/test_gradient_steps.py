@@ -1,4 +1,4 @@
-"""Gradients one at a time: what a worker says of them."""
+"""Gradients one at a time: what a worker says of them, and the unroll that it takes none from."""
 
 from __future__ import annotations
 
@@ -7,8 +7,12 @@ from pathlib import Path
 import numpy as np
 
 import shoal
-from shoal.core.program import Report
-from shoal.learning.gradient_steps import CycleMetrics, Gradient
+from shoal.core.program import Context, Fault, Report
+from shoal.core.trajectory import as_trajectory
+from shoal.experiment import resolve
+from shoal.launch.compose import make_blueprint
+from shoal.learning.gradient_steps import CycleMetrics, Gradient, UnrollGradients
+from shoal.learning.soundness import BAD_UPDATE, Watch
 
 T, B = 8, 4
 
@@ -62,3 +66,21 @@ def test_a_delayed_policys_loss_does_not_alternate_with_nothing(tmp_path: Path) 
     )
     assert len(shown) > 5
     assert all(loss != 0 for loss in shown)
+
+
+def test_an_unroll_that_overflows_the_statistics_is_dropped() -> None:
+    algo = {"name": "a2c", "unroll": T, "normalise_obs": True}
+    settings = {"algo": algo, "actors": 1, "envs": B, "net": {"hidden": (8,)}, "backend": "jax"}
+    blueprint = make_blueprint(resolve("CartPole-v1", {**settings, "topology": "shared_params"}), None, None)
+    faults: list[Fault] = []
+    steps = UnrollGradients(blueprint, Watch(Context(name="worker-0", fault=faults.append)))
+    state, slot = blueprint.initial_state(), blueprint.record.empty()
+    slot["valid"][...], slot["discount"][...] = True, 1.0
+    slot["obs"][3, 1, 2] = 1e20
+    acted = blueprint.algorithm.actor_state(state)
+    after, due = steps.take(state, acted, as_trajectory(slot), 0, 0.0)
+    assert after is state and due == 0
+    assert [fault.kind for fault in faults] == [BAD_UPDATE] and "observations up to 1e+20" in faults[0].detail
+    slot["obs"][3, 1, 2] = 1.0
+    after, due = steps.take(state, acted, as_trajectory(slot), 1, 0.0)
+    assert due == 1 and float(after.obs.count) == T * B and len(faults) == 1

@@ -178,6 +178,15 @@ def test_weights_even_out_with_the_budget() -> None:
     assert (first == 1).all() and last.min() < 0.9
 
 
+@pytest.mark.parametrize(("replay", "replacement"), [("uniform", True), ("uniform", False), ("prioritized", True)])
+def test_smaller_minibatches_are_drawn_from_all_rows(replay: str, replacement: bool) -> None:
+    _, _, update = run(make(replay=replay, replacement=replacement, alpha=0.0), 4)
+    memory = update.memory
+    batch = memory.sample(300, 0.0, 7, batch=2)
+    assert batch.indices.shape == batch.drawn.weight.shape == (300, 2)
+    assert set(batch.indices.ravel().tolist()) == set(range(memory.size()))
+
+
 class TestPool:
     """Two workers that remember together."""
 

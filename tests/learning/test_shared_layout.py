@@ -11,6 +11,7 @@ import pytest
 from shoal.core.algorithm import Drawn, LearnerState
 from shoal.core.blueprint import Blueprint
 from shoal.core.keys import key_data
+from shoal.core.program import Context
 from shoal.core.trajectory import as_trajectory
 from shoal.core.weights import to_vector
 from shoal.experiment import resolve
@@ -19,8 +20,10 @@ from shoal.learning.compiled_update import compiled_update
 from shoal.learning.gradient_steps import UnrollGradients
 from shoal.learning.replay_update import compiled_replay, row_record, rows_of
 from shoal.learning.shared_layout import SharedLayout
+from shoal.learning.soundness import Watch
 from shoal.learning.weight_exchange import compiled_gradients
 
+WATCH = Watch(Context(name="worker-0", fault=lambda fault: pytest.fail(fault.detail)))
 OPTIMISERS = ("rmsprop", "adam", "momentum")
 
 
@@ -106,7 +109,7 @@ def test_gradients_one_by_one_on_shards_are_an_update(optimiser: str) -> None:
     slot["valid"][...], slot["discount"][...] = True, 1
     trajectory, key, progress = as_trajectory(slot), key_data(blueprint.seed, 1, 0), np.float32(0.25)
     whole, _, _ = compiled_update(blueprint.algorithm)(state, acted, [trajectory], key, progress)
-    steps = UnrollGradients(blueprint)
+    steps = UnrollGradients(blueprint, WATCH)
     taken, due = steps.take(state, acted, trajectory, 0, 0.25)
     assert due == 1
     layout, shards = SharedLayout(blueprint.algorithm, True), 4

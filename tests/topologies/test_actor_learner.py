@@ -18,6 +18,7 @@ from shoal.core.weights import from_words, params_hash, to_vector, to_words
 from shoal.experiment import resolve
 from shoal.launch.compose import make_blueprint
 from shoal.learning.intake import BatchSource, Intake
+from shoal.roles.joint_learner import LAGS
 from shoal.runtimes import RUNTIMES
 from shoal.runtimes.memory import Place, Silent, plain_ports, private_arena
 from shoal.topologies.actor_learner import assigned
@@ -200,6 +201,33 @@ def test_the_budget_is_of_steps_also_where_most_of_them_are_lost(tmp_path: Path,
     assert budget <= run.summary["env_steps"] <= budget + 8 * T * B
 
 
+@pytest.mark.parametrize(
+    ("topology", "actors", "learners", "lost"),
+    [
+        ({"stream": "window", "batch_unrolls": 1}, 4, 2, "window/lost"),
+        ({"full": "refuses", "batch_unrolls": 1}, 4, 2, "queue/refused"),
+        ({"depth": 4, "max_lag": 1}, 2, 1, "lag/dropped"),
+    ],
+)
+def test_steps_of_lost_unrolls_are_not_counted_as_learnt(
+    tmp_path: Path, topology: Any, actors: int, learners: int, lost: str
+) -> None:
+    reports: list[Report] = []
+    more = {"actors": actors, "learners": learners, "steps": 80 * T * B, "eval_episodes": 0}
+    summary = whole_run(tmp_path, apart(**topology), callbacks=[reports.append], **more).summary
+    rows = sum(summary["lags"].values())
+    assert reports[-1].metrics[lost] > 0 and 0 < rows < summary["env_steps"]
+    assert rows - summary["episodes"] <= summary["learnt_steps"] <= rows
+    assert summary["steps_per_s"] == pytest.approx(summary["learnt_steps"] / summary["wall_s"])
+
+
+def test_steps_that_are_read_again_are_counted_once(tmp_path: Path) -> None:
+    topology = apart(stream="window", reread=True, batch_unrolls=1)
+    summary = whole_run(tmp_path, topology, steps=40 * T * B, eval_episodes=0).summary
+    assert sum(summary["lags"].values()) > summary["env_steps"], "inline, the learner never waits for the actors"
+    assert summary["learnt_steps"] == summary["env_steps"] - summary["episodes"] > 0
+
+
 def test_a_run_whose_actors_have_ended_is_a_whole_run(tmp_path: Path) -> None:
     run = whole_run(tmp_path, apart(actor_unrolls=6), eval_episodes=2)
     assert not run.summary["stopped"] and run.summary["env_steps"] == 12 * T * B and run.summary["eval_episodes"] == 2
@@ -241,6 +269,13 @@ def test_an_artificial_delay_is_measured() -> None:
     found = after(12, apart(delay=5))
     assert found[-1].metrics["lag/versions"] >= 5
     assert all(set(r.lags) <= set(range(8)) for r in found)
+
+
+def test_a_long_lag_of_several_learners_is_exact() -> None:
+    """Only the histogram ends with a bin for all longer ones."""
+    found = after(80, apart(delay=70), learners=2)[-1]
+    assert found.metrics["lag/max"] >= found.metrics["lag/versions"] >= 70
+    assert set(found.lags) == {LAGS - 1} and sum(found.lags.values()) == 2 * T * B
 
 
 def test_a_full_queue_may_refuse() -> None:

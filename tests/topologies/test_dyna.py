@@ -118,6 +118,22 @@ def test_minibatches_of_imagination_hold_their_share_of_real_rows(mix: float, re
     np.testing.assert_array_equal(imagined.sum(1), 16 - real)
 
 
+def test_real_rows_beside_imagined_ones_come_from_the_whole_replay() -> None:
+    """Equal priorities: the lower half of a whole minibatch's columns would reach the lower half of the replay."""
+    made = blueprint(mix=0.5, adapt=False, ratio=1.0, replay="prioritized", alpha=0.0, warmup=16)
+    update, state, block = _learner_and_block(made)
+    block["valid"][...] = True
+    block["metrics"][...] = 0.0
+    update.take_in(0, block)
+    memory, reached = update._real.memory, list[np.ndarray]()
+    feedback = memory.feedback
+    memory.feedback = lambda indices, td: (reached.append(indices), feedback(indices, td))[1]  # type: ignore[method-assign]
+    update(state, made.algorithm.actor_state(state), [_unroll(made)], 0, 0.0)
+    beside = [indices for indices in reached if indices.shape[1] == 8]
+    assert len(reached) == 2 and len(beside) == 1, "a real call of 16 rows, then an imagined one with 8 of them"
+    assert beside[0].max() >= 0.9 * memory.size() and beside[0].min() <= 0.1 * memory.size()
+
+
 def _unroll(made: Any) -> Any:
     rng, slot = np.random.default_rng(0), made.record.empty()
     slot["obs"][...] = rng.uniform(-1, 1, slot["obs"].shape)

@@ -21,6 +21,7 @@ from shoal.experiment import resolve
 from shoal.launch.compose import make_blueprint
 from shoal.learning.compiled_update import compiled_update
 from shoal.learning.remote_gradients import SEEN, Known, RemoteGradients
+from shoal.tuned import TUNED
 
 T, B, ACTORS = 5, 4, 3
 
@@ -113,6 +114,10 @@ def test_the_numbers_adjust_and_the_panel_can_say_so(tmp_path: Path) -> None:
 def test_it_has_its_own_usual_settings_and_a_users_word_stands() -> None:
     usual = resolve("CartPole-v1", settings(algo="a2c")).algo
     assert (usual.unroll, usual.log_epsilon, usual.normalise_reward) == (5, 1e-6, False)
+    lander = resolve("LunarLander-v3", settings(algo="a2c", backend="auto")).algo
+    entry = TUNED["LunarLander-v3", "a2c"]
+    assert lander.batch_size == 0 and entry["algo"]["batch_size"], "one gradient per batch"
+    assert lander.learning_rate == entry["algo_on"]["ga3c"]["learning_rate"] != entry["algo"]["learning_rate"]
     assert resolve("CartPole-v1", settings(algo={"name": "a2c", "unroll": 9})).algo.unroll == 9
     assert resolve("CartPole-v1", settings(algo="a2c", topology="sync")).algo.unroll != 5
     assert resolve("CartPole-v1", settings()).topology.adjust is False

@@ -2,38 +2,25 @@
 
 from __future__ import annotations
 
-import json
 import time
+from collections import Counter
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
+from shared_runs import A2C, CASES, B, N, T, metrics, shared, train, vector
 from tiny_envs import Walk
 
 import shoal
-from shoal.core.errors import BadInput
+from shoal.core.algorithm import Moments
 from shoal.core.program import Context, Reply, Report
+from shoal.envs.batch import seed_of
 from shoal.experiment import resolve
 from shoal.launch.compose import make_blueprint
 from shoal.learning.weight_exchange import Central
 from shoal.roles import shared_params as shared_roles
 from shoal.runtimes.inline import inline_ports
-
-T, B, N = 8, 4, 6
-A2C = {"name": "a2c", "unroll": T}
-PPO = {"name": "ppo", "unroll": T, "batch_size": 16, "epochs": 2, "final_rate": 0.1}
-DQN = {"name": "dqn", "unroll": T, "batch_size": 16, "warmup": 40, "capacity": 300, "every": 8, "target_every": 5}
-CASES: dict[str, dict[str, Any]] = {
-    "rmsprop": {"algo": {**A2C, "final_rate": 0.1}},
-    "adam": {"algo": {**A2C, "optimiser": "adam"}},
-    "momentum": {"algo": {**A2C, "optimiser": "momentum"}},
-    "normalised": {"algo": {**A2C, "normalise_obs": True, "normalise_reward": True}},
-    "ppo": {"algo": PPO},
-    "dqn": {"algo": DQN},
-    "prioritized": {"algo": {**DQN, "replay": "prioritized", "n_step": 3}},
-    "recurrent": {"env": Walk, "algo": A2C, "net": {"hidden": (8,), "cell": "gru", "cell_size": 8}},
-}
 
 
 def test_a_worker_may_learn_for_longer_than_a_step_may_take(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -46,54 +33,6 @@ def test_a_worker_may_learn_for_longer_than_a_step_may_take(tmp_path: Path, monk
     monkeypatch.setattr(Central, "learn", slowly)
     run = train(tmp_path / "run", runtime={"name": "threads", "step_timeout": 1.0}, updates=3)
     assert run.summary["updates"] == 3 and run.summary["faults"] == 0
-
-
-def train(
-    out: Path,
-    topology: Any = "shared_params",
-    *,
-    case: str = "rmsprop",
-    actors: int = 1,
-    updates: int = N,
-    runtime: Any = "inline",
-    **more: Any,
-) -> shoal.Run:
-    settings: dict[str, Any] = {
-        "env": "CartPole-v1",
-        "backend": "auto" if CASES[case].get("env") else "gymnasium",
-        "net": {"hidden": (8,)},
-        **CASES[case],
-        **more,
-    }
-    return shoal.train(
-        settings.pop("env"),
-        topology=topology,
-        runtime=runtime,
-        actors=actors,
-        envs=B,
-        steps=updates * T * B,
-        eval_episodes=0,
-        sinks=("jsonl",),
-        out=out,
-        quiet=True,
-        report=False,
-        **settings,
-    )
-
-
-def shared(consistency: str = "hogwild", **options: Any) -> dict[str, Any]:
-    return {"name": "shared_params", "consistency": consistency, **options}
-
-
-def vector(run: shoal.Run, part: str = "params") -> np.ndarray:
-    """The weights of the last checkpoint, or another part of the state, in one vector."""
-    arrays = run._loaded().arrays
-    chosen = [a.ravel() for n, a in sorted(arrays.items()) if n.startswith(f"state/{part}")]
-    return np.concatenate(chosen)
-
-
-def metrics(run: shoal.Run) -> list[dict[str, float]]:
-    return [json.loads(line) for line in (run.path / "metrics.jsonl").read_text().splitlines()]
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -207,6 +146,29 @@ def test_pulling_less_often_leaves_the_worker_behind(tmp_path: Path) -> None:
     assert [row["lag/max"] for row in metrics(rarely)] == [0, 1, 2, 0, 1, 2]
 
 
+def test_moments_do_not_diverge_where_pulls_are_rare(tmp_path: Path) -> None:
+    """32 pushes based on one pull each forget a tenth of the same mean: added up, they would leave minus twice of it."""
+    kind = shared("lock", pull_every=32)
+    run = train(tmp_path / "run", kind, case="adam", updates=300)
+    means = [array for name, array in run._loaded().arrays.items() if name.startswith("state/moments/mu/")]
+    assert means and max(np.abs(array).max() for array in means) <= 0.5, "gradients are clipped to a norm of 0.5"
+    assert run.summary["bad_updates"] == 0
+
+
+def test_which_workers_share_their_moments() -> None:
+    """Those whose pushes follow a pull: with a replay, several workers pull before each push whatever the options say."""
+
+    def shares(case: str, actors: int, **options: Any) -> bool:
+        settings = {"net": {"hidden": (8,)}, "backend": "gymnasium", "envs": B, "runtime": "inline", "actors": actors}
+        plan = resolve("CartPole-v1", {**settings, **CASES[case], "topology": shared("lock", **options)})
+        return plan.topology.share_moments(make_blueprint(plan, None, None))
+
+    assert shares("adam", 2) and shares("dqn", 1) and shares("dqn", 2, push_every=1)
+    for rare in ({"pull": "episode"}, {"pull_every": 2}):
+        assert not shares("adam", 2, **rare) and not shares("dqn", 1, **rare)
+        assert shares("dqn", 2, push_every=1, **rare) and not shares("dqn", 2, push_every=2, **rare)
+
+
 def test_pulling_at_the_end_of_an_episode(tmp_path: Path) -> None:
     run = train(tmp_path / "run", shared("lock", pull="episode"), updates=12, report_every=1, metrics_every=0)
     behind = 0
@@ -221,6 +183,31 @@ def test_the_barrier_is_waited_at(tmp_path: Path) -> None:
     free = train(tmp_path / "free", shared(barrier=False), actors=2, updates=40, runtime="threads")
     total, none = (sum(row["time/barrier"] for row in metrics(r)) for r in (run, free))
     assert run.summary["updates"] == 40 and total > 10 * none
+
+
+class Uneven(Walk):
+    """Episodes of 5 steps for actor 0 and of 40 for the others. Counts the steps of both kinds."""
+
+    early: ClassVar = frozenset(seed_of(0, 0, env, episode) for env in range(B) for episode in range(100))
+    made: ClassVar[Counter[int]] = Counter()
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[np.ndarray, dict[str, Any]]:
+        self._length = 5 if seed in self.early else 40
+        return super().reset(seed=seed, options=options)
+
+    def step(self, action: int) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+        self.made[self._length] += 1
+        obs, reward, *_, info = super().step(action)
+        return obs, reward, False, self._steps >= self._length, info
+
+
+def test_the_barrier_holds_up_no_worker_that_runs_inline(tmp_path: Path) -> None:
+    """Actor 0 waits after each of its unrolls for actor 1, whose next end is four unrolls away."""
+    Uneven.made.clear()
+    kind = shared("lock", barrier=True)
+    run = train(tmp_path / "run", kind, actors=2, updates=40, env=Uneven, backend="gymnasium", seed=0)
+    assert run.summary["updates"] == 40 and run.summary["faults"] == 0
+    assert T * B < 3 * Uneven.made[5] < Uneven.made[40]
 
 
 def test_some_actions_stray(tmp_path: Path) -> None:
@@ -249,15 +236,6 @@ def test_gossip_is_evaluated_at_the_mean_of_the_workers(tmp_path: Path) -> None:
     np.testing.assert_allclose(vector(pair), (vector(alone) + vector(fresh)) / 2, atol=1e-6)
 
 
-def test_a_global_replay_is_drawn_from_by_all(tmp_path: Path) -> None:
-    runs = {
-        kind: train(tmp_path / kind, shared("lock", replay=kind), case="dqn", actors=2, updates=8, report_every=1)
-        for kind in ("local", "global")
-    }
-    rows = {kind: metrics(run)[-1]["replay/rows"] for kind, run in runs.items()}
-    assert rows["global"] > 1.5 * rows["local"] and runs["local"].params_hash != runs["global"].params_hash
-
-
 @pytest.mark.parametrize(
     ("consistency", "case", "actors"), [("lock", "normalised", 2), ("hogwild", "dqn", 2), ("sharded", "rmsprop", 3)]
 )
@@ -272,79 +250,28 @@ def test_half_and_half_is_the_whole_bit_for_bit(consistency: str, case: str, act
     assert rest.summary["env_steps"] == whole.summary["env_steps"]
 
 
-def test_the_moments_of_many_workers_on_a_replay_stay_what_they_are(tmp_path: Path) -> None:
-    """32 gradients an unroll forget nearly all of Adam's mean: four such changes added up would leave minus thrice of it."""
-    algo = {**DQN, "every": 1, "learning_rate": 1e-6, "target_every": 10**6}
-    kind = shared("hogwild", push_every=1)
-    run = train(tmp_path / "run", kind, case="dqn", actors=4, updates=80, runtime="threads", algo=algo)
-    means = [array for name, array in run._loaded().arrays.items() if name.startswith("state/moments/mu/")]
-    assert means and max(np.abs(array).max() for array in means) < 10.0, "gradients are clipped to a norm of 10"
-
-
-@pytest.mark.parametrize("consistency", ["hogwild", "lock"])
-def test_gradients_of_a_replay_come_in_whole_pushes(consistency: str, tmp_path: Path) -> None:
-    """Steps that did not earn a whole push are carried over, so the number of gradients is that of the steps."""
-    counts = {}
-    for together in (1, 4):
-        kind = shared(consistency, push_every=together)
-        algo = {**DQN, "every": 3, "warmup": 0}
-        run = train(tmp_path / str(together), kind, case="dqn", actors=2, updates=20, algo=algo)
-        counts[together] = vector(run, "step")[0]
-        assert np.isfinite(vector(run)).all()
-    assert counts[4] % 4 == 0 and 0 <= counts[1] - counts[4] < 4, counts
-
-
-def test_the_default_push_shares_out_sixteen_gradients(tmp_path: Path) -> None:
-    for actors, named in ((2, 8), (4, 4)):
-        runs = [
-            train(tmp_path / f"{actors}-{every}", kind, case="dqn", actors=actors, updates=12, algo={**DQN, "every": 1})
-            for every, kind in ((None, shared("lock")), (named, shared("lock", push_every=named)))
-        ]
-        assert runs[0].params_hash == runs[1].params_hash
-
-
-REFUSED: dict[str, tuple[dict[str, Any], str]] = {
-    "unknown": ({"consistency": "chaos"}, r"'chaos': expected one of hogwild, lock, sharded, gossip"),
-    "shards": ({"consistency": "sharded", "shards": 10**6}, r"--topology.shards is 1000000: the net has only \d+ para"),
-    "sharded own": ({"consistency": "sharded", "moments": "own"}, "servers of sharded hold the moments"),
-    "gossip shared": ({"consistency": "gossip", "moments": "shared"}, "every worker has its own"),
-    "split sharded": ({"consistency": "sharded", "split": True}, "goes with hogwild, lock and gossip"),
-    "split alone": ({"split": True}, "at least --actors 2"),
-    "replay": ({"replay": "global"}, "algorithms that learn from a replay"),
-    "many gradients": ({"moments": "shared"}, "several gradients, whose changes of the moments do not add up"),
-    "push": ({"push_every": 4}, "--topology.push-every is 4: only algorithms that learn from a replay"),
-    "servers": ({"shards": 3}, "--topology.shards is 3: it goes with --topology.consistency sharded"),
-    "their queue": ({"consistency": "lock", "queue": 3}, "--topology.queue is 3: it goes with --topology.consistency"),
-    "pull": ({"pull": "episode", "pull_every": 3}, "--topology.pull-every is 3"),
-}
-
-
-@pytest.mark.parametrize("name", REFUSED)
-def test_what_makes_no_sense_is_refused_in_one_line(name: str, tmp_path: Path) -> None:
-    options, message = REFUSED[name]
-    case = "ppo" if name == "many gradients" else "rmsprop"
-    with pytest.raises(BadInput, match=message) as caught:
-        train(tmp_path / "run", {"name": "shared_params", **options}, case=case)
-    assert "\n" not in str(caught.value)
-    assert not (tmp_path / "run").exists()
-
-
-@pytest.mark.parametrize(("consistency", "what"), [("gossip", "the whole update"), ("sharded", "one gradient")])
-def test_pushes_of_some_consistencies_have_a_size_of_their_own(consistency: str, what: str, tmp_path: Path) -> None:
-    with pytest.raises(BadInput, match=f"--topology.push-every is 4: under {consistency} each push is {what}"):
-        train(tmp_path / "run", shared(consistency, push_every=4), actors=2, case="dqn")
-
-
-def test_one_worker_alone_has_nobody_to_push_for(tmp_path: Path) -> None:
-    with pytest.raises(BadInput, match=r"--topology.push-every is 4: it takes at least --actors 2"):
-        train(tmp_path / "run", shared("lock", push_every=4), actors=1, case="dqn")
-
-
-def test_split_needs_two_nets(tmp_path: Path) -> None:
-    with pytest.raises(BadInput, match="share nothing"):
-        train(tmp_path / "run", shared(split=True), actors=2, net={"hidden": (8,), "shared": True})
-    with pytest.raises(BadInput, match="such as a2c"):
-        train(tmp_path / "run", shared(split=True), actors=2, case="dqn")
+def test_statistics_that_are_handed_in_overflow_nothing() -> None:
+    algo = {**A2C, "normalise_obs": True}
+    settings = {"algo": algo, "net": {"hidden": (8,)}, "backend": "jax", "envs": B, "runtime": "inline", "actors": 2}
+    plan = resolve("CartPole-v1", {**settings, "topology": "shared_params", "steps": 2 * T * B})
+    blueprint = make_blueprint(plan, None, None)
+    program = plan.topology_class(plan.topology).program(blueprint)
+    ports = inline_ports(program.ports, [role.name for role in program.roles])
+    main = next(role for role in program.roles if role.main)
+    monitor: Any = main.build(ports, Context(name="monitor", fault=lambda fault: None, beat=lambda: None))
+    next(monitor.run())  # it fills the tables
+    ports["statistics"].put(np.array([4, 0, 0, 0, 0, 1, 1, 1, 1], np.float32))
+    for mean in (2.0, 1e20):  # the second is left out
+        handed = Moments(np.float32(4), np.full(4, mean, np.float32), np.ones(4, np.float32))
+        steps = monitor._adopt(monitor.state(), Reply(statistics=handed))
+        op = next(steps, None)
+        while op is not None:
+            try:
+                op = steps.send(op.now())
+            except StopIteration:
+                op = None
+        found = ports["statistics"].pull()[1]
+        assert np.isfinite(found).all() and found[0] == 8
 
 
 def test_a_turn_whose_news_was_reported_before_it_was_finished_still_ends_the_run(

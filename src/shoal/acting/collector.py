@@ -10,7 +10,7 @@ import jax
 import numpy as np
 
 from shoal.acting.compiled_act import compiled_act, compiled_earned, compiled_starts
-from shoal.core.blueprint import Blueprint, named_leaves, restore_leaves
+from shoal.core.blueprint import Blueprint, fitting, named_leaves, restore_leaves
 from shoal.core.keys import ACTING, STARTS, key_data
 from shoal.core.ports import Slot
 from shoal.core.program import Context
@@ -97,7 +97,8 @@ class Collector:
         def under(prefix: str) -> dict[str, np.ndarray]:
             return {n.removeprefix(prefix): np.array(a) for n, a in arrays.items() if n.startswith(prefix)}
 
-        self._carry = under("carry/")
+        # The carry depends on settings that may change in a resumed run, such as the kind of noise.
+        self._carry = fitting(under("carry/"), self._carry)
         if self._earned is not None and EARNED in arrays:  # missing in a snapshot taken without normalised rewards
             self._earned = np.array(arrays[EARNED])
         if self._starts is not None:

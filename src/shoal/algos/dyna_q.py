@@ -71,7 +71,7 @@ class DynaQConfig(DQNConfig):
     mix: Fraction = 0.5
     """share of real rows in the minibatches of imagined experience, to limit the effect of model errors"""
     imagined: Positive = 20_000
-    """number of imagined rows that are kept"""
+    """number of imagined rows that are kept, at least `batch_size`"""
     model_hidden: tuple[Positive, ...] = (64, 64)
     """widths of the model's dense layers"""
     members: Positive = 3
@@ -122,6 +122,10 @@ class DynaQ:
             raise BadInput("--algo.model-hidden is empty: the world model needs at least one layer")
         if not 0.0 < config.holdout <= 0.5:
             raise BadInput(f"--algo.holdout is {config.holdout:g}: expected more than 0 and at most 0.5")
+        if config.imagined < config.batch_size:
+            raise BadInput(
+                f"--algo.imagined is {config.imagined}: fewer rows than a minibatch has (--algo.batch-size {config.batch_size})"
+            )
         count_actions(self.task.spec)
         if self.dqn.recurrent:  # raises for settings that DQN refuses
             raise BadInput("--net.cell: dyna_q's world model imagines single steps, so its net has no memory: use dqn")

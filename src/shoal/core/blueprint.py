@@ -164,6 +164,11 @@ def restore_leaves(tree: Any, arrays: Mapping[str, np.ndarray]) -> Any:
     return jax.tree.unflatten(treedef, restored)
 
 
+def fitting(saved: Mapping[str, np.ndarray], fresh: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """`fresh`, with the arrays of `saved` whose name and shape fit: other settings may have other entries."""
+    return {name: saved[name] if name in saved and saved[name].shape == a.shape else a for name, a in fresh.items()}
+
+
 def named_leaves(tree: Any) -> dict[str, np.ndarray]:
     """Every leaf by its path, as a checkpoint stores it."""
     return {_path(path): np.asarray(leaf) for path, leaf in jax.tree.leaves_with_path(tree)}

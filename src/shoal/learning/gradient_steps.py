@@ -18,7 +18,7 @@ from shoal.core.trajectory import Array, Trajectory
 from shoal.core.weights import flat
 from shoal.learning.minibatches import one_part, samples_of
 from shoal.learning.replay_update import REPLAY, ReplayMemory, compiled_replay, is_saved, replay_of
-from shoal.learning.soundness import Watch, seen_in
+from shoal.learning.soundness import Watch, seen_in, unspoilt
 from shoal.ops.shuffle import shuffled
 
 
@@ -61,7 +61,10 @@ class GradientSteps(Protocol):
     def take(
         self, state: LearnerState, acted: Any, trajectory: Trajectory, version: int, progress: float
     ) -> tuple[LearnerState, int]:
-        """Take an unroll in. Returns (state with new statistics, number of gradients due)."""
+        """Take an unroll in. Returns (state with new statistics, number of gradients due).
+
+        If its statistics overflow, the unroll is dropped and reported: (the same state, 0).
+        """
 
     def gradient(self, state: LearnerState, index: int) -> Gradient: ...
 
@@ -73,7 +76,7 @@ class GradientSteps(Protocol):
 
 
 class CompiledSteps(NamedTuple):
-    prepare: Any  # (state, acted, trajectory, key data, progress) -> (state, batch)
+    prepare: Any  # (state, acted, trajectory, key data, progress) -> (state, batch, verdict on the statistics)
     cut: Any  # (state, batch, key data, epoch, part) -> (flat gradient, metrics, stop)
     drawn: Any  # (state, Drawn, key data) -> (flat gradient, metrics, errors, groups that it moves)
     settle: Any  # (state, params) -> state
@@ -85,7 +88,11 @@ def compiled_steps(algorithm: Algorithm) -> CompiledSteps:
 
     def prepare(state: LearnerState, acted: Any, trajectory: Trajectory, key: Array, progress: Array) -> Any:
         state = state._replace(progress=jnp.asarray(progress, jnp.float32))
-        return algorithm.prepare(state, acted, trajectory, jax.random.wrap_key_data(key))
+        found = algorithm.prepare(state, acted, trajectory, jax.random.wrap_key_data(key))
+        # Behind a barrier, so that the verdict does not affect how the rest is compiled, and thus changes no bit of it.
+        barrier: Any = jax.lax.optimization_barrier
+        after, batch = barrier(found)
+        return after, batch, unspoilt(state, after)
 
     def drawn(state: LearnerState, minibatch: Any, key: Array) -> Any:
         grads, feedback = algorithm.gradients(state, minibatch, jax.random.wrap_key_data(key))
@@ -109,7 +116,8 @@ def _cut(algorithm: Algorithm, state: LearnerState, batch: Any, key: Array, epoc
 class UnrollGradients:
     """Gradients that use each unroll once: epochs x minibatches."""
 
-    def __init__(self, blueprint: Blueprint) -> None:
+    def __init__(self, blueprint: Blueprint, watch: Watch) -> None:
+        self._algorithm, self._watch = blueprint.algorithm, watch
         self._seed, self._cut = blueprint.seed, blueprint.algorithm.minibatches
         self._steps = compiled_steps(blueprint.algorithm)
         self._batch: Any = None
@@ -119,8 +127,11 @@ class UnrollGradients:
         self, state: LearnerState, acted: Any, trajectory: Trajectory, version: int, progress: float
     ) -> tuple[LearnerState, int]:
         self._key = key_data(self._seed, LEARNING, version)
-        state, self._batch = self._steps.prepare(state, acted, trajectory, self._key, np.float32(progress))
-        return state, self._cut.epochs * self._cut.parts
+        after, self._batch, fine = self._steps.prepare(state, acted, trajectory, self._key, np.float32(progress))
+        if not fine:
+            self._watch.bad(seen_in(self._algorithm, state, {}, [trajectory]))
+            return state, 0
+        return after, self._cut.epochs * self._cut.parts
 
     def gradient(self, state: LearnerState, index: int) -> Gradient:
         epoch, part = divmod(index, self._cut.parts)
@@ -208,4 +219,4 @@ def make_gradient_steps(blueprint: Blueprint, memory: ReplayMemory | None, watch
     if blueprint.algorithm.replays:
         assert memory is not None
         return ReplayGradients(blueprint, memory, watch)
-    return UnrollGradients(blueprint)
+    return UnrollGradients(blueprint, watch)

@@ -26,7 +26,7 @@ from shoal.core.trajectory import Array, Trajectory, as_trajectory
 from shoal.learning.compiled_update import apply, side_by_side
 from shoal.learning.soundness import SOUND, Watch, seen_in, sound, unspoilt
 from shoal.process.compile_ahead import compile_ahead
-from shoal.replay import Rings, make_sampler
+from shoal.replay import Picked, Rings, make_sampler
 
 REPLAY = "replay"  # the part of a snapshot that holds the rows
 CALL_BYTES = 1 << 26  # size of the rows of one call of several gradients, at most
@@ -106,16 +106,22 @@ class ReplayMemory:
         """Whether there are enough rows to begin."""
         return self.size() >= max(self._replay.warmup, self._replay.batch)
 
-    def sample(self, count: int, progress: float, *path: int) -> Batch:
-        """Draw `count` minibatches. `path` numbers the draw: the same number draws the same rows."""
+    def sample(self, count: int, progress: float, *path: int, batch: int | None = None) -> Batch:
+        """Draw `count` minibatches, of `batch` rows each if given. `path` numbers the draw: the same number draws the same rows."""
         replay, pool = self._replay, self._pool
+        batch = replay.batch if batch is None else batch
+        # A minibatch can be cut only if its rows are independent: prioritized ones have one from each share of the replay. Where
+        # it can, it is drawn whole and cut, so that the same number draws the same rows for every `batch`.
+        independent = replay.kind == "uniform" and replay.replacement
+        drawn = replay.batch if independent else batch
         rng = np.random.default_rng(np.random.SeedSequence(self._seed, spawn_key=(REPLAYING, self._worker, *path)))
         beta = replay.beta + (1.0 - replay.beta) * min(1.0, progress)
-        whole = np.zeros((count, replay.batch), bool)
+        whole = np.zeros((count, batch), bool)
         while not whole.any():
             counts = pool.counts()
             self._notice(counts)
-            picked = self._sampler.draw(rng, np.minimum(counts, pool.slots), count, replay.batch, beta)
+            picked = self._sampler.draw(rng, np.minimum(counts, pool.slots), count, drawn, beta)
+            picked = Picked(*(array[:, :batch] for array in picked))
             rows, whole = pool.read(picked.indices, counts)
         if not whole.all():  # other workers overwrote some meanwhile: replace them by rows of the same draw
             for array in (*rows.values(), *picked):

@@ -27,6 +27,11 @@ def _merged(shared: Moments, mine: Moments) -> Moments:
     return statistics.faded(statistics.merge(shared, mine))
 
 
+def if_finite(new: np.ndarray, row: np.ndarray) -> np.ndarray:
+    """`new`, or the present row if some of `new` is not finite: an infinite spread would scale every observation to 0."""
+    return new if np.isfinite(new).all() else row
+
+
 class SharedStatistics:
     """Observation statistics that all workers add to, merged under a lock."""
 
@@ -39,16 +44,19 @@ class SharedStatistics:
         return self._layout.unpack_statistics(vector, state)
 
     def push(self, state: LearnerState, trajectory: Trajectory) -> Generator[Op[Any], Any, None]:
-        """Add an unroll's statistics. `state` already has them in its own, which replace the shared ones if those are unchanged."""
-        mine, known = to_vector(state.obs), self._version
+        """Add an unroll's statistics. `state` already has them in its own, which replace the shared ones if those are unchanged.
+
+        Statistics that are not finite are not added.
+        """
+        mine = to_vector(state.obs)
+        known = self._version if np.isfinite(mine).all() else -1
         brought = _gathered(trajectory.obs[:-1], trajectory.valid)
 
         def by(versions: Any, rows: Any) -> Any:
             if versions[0] == known:
                 return [mine]
             shared = self._layout.unpack_statistics(rows[0], state).obs
-            merged = to_vector(_merged(shared, brought))
-            return [merged if np.isfinite(merged).all() else rows[0]]  # the update that overflowed them was dropped
+            return [if_finite(to_vector(_merged(shared, brought)), rows[0])]
 
         count = yield from self._table.change([0], by)
         self._version = count if count - 1 == known else -1

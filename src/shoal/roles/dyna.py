@@ -143,9 +143,8 @@ class DynaUpdate:
         batch = self.imagined.sample(self._count, self._algorithm.config.batch_size - real, version, call)
         drawn = batch.drawn
         if real:
-            beside = memory.sample(self._count, progress, version, PLANNING, call)
-            kept = jax.tree.map(lambda x: x[:, :real], beside.drawn)
-            drawn = jax.tree.map(lambda a, b: np.concatenate([a, b], axis=1), kept, drawn)
+            beside = memory.sample(self._count, progress, version, PLANNING, call, batch=real)
+            drawn = jax.tree.map(lambda a, b: np.concatenate([a, b], axis=1), beside.drawn, drawn)
         after, actor, losses, errors = self._learn(state, drawn, key)
         if not losses.pop(SOUND):
             self._watch.bad(seen_in(self._blueprint.algorithm, state, losses))
@@ -154,7 +153,7 @@ class DynaUpdate:
         td = np.asarray(errors)
         self.imagined.feedback(batch.indices, td[:, real:])
         if real and self._algorithm.config.replay == "prioritized":
-            memory.feedback(beside.indices[:, :real], td[:, :real])
+            memory.feedback(beside.indices, td[:, :real])
         return after, actor, losses
 
     @property

@@ -163,8 +163,11 @@ class JointLearner:
         state, metrics = yield from self._update(
             self.state, self._acted(), [as_trajectory(slot) for slot in slots], self.version, progress
         )
-        lags = np.bincount(np.clip(lags_of(slots, self.version), 0, LAGS - 1), minlength=LAGS)
+        lags = np.maximum(lags_of(slots, self.version), 0)
+        binned = np.bincount(np.minimum(lags, LAGS - 1), minlength=LAGS)
         metrics |= {
+            "lag/versions": float(lags.mean()),
+            "lag/max": float(lags.max()),
             "time/collect": float(np.mean([slot["clock"][1] - slot["clock"][0] for slot in slots])),
             "time/learn": now() - began,
             "time/wait": waited,
@@ -181,7 +184,7 @@ class JointLearner:
         counts = so_far - self._counted.get(self._rounds, 0.0)  # a successor has not been counted yet
         self._counted = {self._rounds: so_far - counts, self._rounds + 1: so_far}
         # After the first has published: a learner that leaves this round may free slots, and actors must find the new weights.
-        joint = yield from self._reduced(metrics, lags, counts.tolist())
+        joint = yield from self._reduced(metrics, binned, counts.tolist())
         self._rounds += 1
         if self._index == 0:
             self._agreed.publish(self._rounds, self._totals.view(np.float32))
@@ -214,11 +217,8 @@ class JointLearner:
     def _report(self, metrics: dict[str, float], episodes: tuple[Episode, ...]) -> Report:
         lags, totals = self._lags, dict(zip(COUNTS, self._totals.tolist(), strict=True))
         seen = np.flatnonzero(lags)
-        metrics |= {
-            "lag/versions": float(lags @ np.arange(LAGS) / max(1, lags.sum())),
-            "lag/max": float(seen.max(initial=0)),
-            "lag/dropped": totals["dropped"],
-        }
+        # Maxima travel as a share of their sum, in single precision: a whole number is whole again after rounding.
+        metrics |= {"lag/max": float(round(metrics["lag/max"])), "lag/dropped": totals["dropped"]}
         if self._actor_news is not None:
             metrics["queue/refused"] = float(self._actor_news.refused)
         if self._source.ends:

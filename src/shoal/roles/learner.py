@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import replace
@@ -255,5 +256,6 @@ class Sequential:
         return {**collectors, **self.trainer.snapshots()}
 
     def close(self) -> None:
-        for collector in self._collectors:
-            collector.close()
+        with contextlib.ExitStack() as stack:  # closes all of them, even if some raise
+            for collector in self._collectors:
+                stack.callback(collector.close)

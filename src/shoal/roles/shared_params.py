@@ -26,7 +26,7 @@ from shoal.learning.gradient_steps import ReplayGradients, make_gradient_steps
 from shoal.learning.handed_in import adopted, with_others
 from shoal.learning.replay_update import REPLAY, OneRing, ReplayMemory, is_saved
 from shoal.learning.shared_layout import SharedLayout
-from shoal.learning.shared_statistics import SharedStatistics
+from shoal.learning.shared_statistics import SharedStatistics, if_finite
 from shoal.learning.soundness import Watch
 from shoal.learning.update import make_update
 from shoal.learning.weight_exchange import Central, Gossip, Sharded, Stepwise, Unroll, WeightExchange
@@ -56,7 +56,8 @@ class SharedParamsConfig:
     queue: Positive = 2
     """sharded: gradients of each worker that may wait at a server"""
     moments: Literal["shared", "own"] | None = None
-    """the optimiser's moments: one set that all share, or one per worker; by default shared if each push is one gradient"""
+    """the optimiser's moments: one set that all share, or one per worker; by default shared if each push is one gradient and
+    follows a pull"""
     pull: Literal["unrolls", "episode"] = "unrolls"
     """when a worker takes the newest weights: every `pull_every` unrolls, or after an unroll in which an episode ended"""
     pull_every: Positive = 1
@@ -83,7 +84,9 @@ class SharedParamsConfig:
     def share_moments(self, blueprint: Blueprint) -> bool:
         if self.moments is not None:
             return self.moments == "shared"
-        return self.consistency == "sharded" or (self.consistency != "gossip" and self.one_at_a_time(blueprint))
+        if self.consistency in ("sharded", "gossip"):
+            return self.consistency == "sharded"
+        return self.one_at_a_time(blueprint) and self.pulls_first(blueprint)
 
     def one_at_a_time(self, blueprint: Blueprint) -> bool:
         """Whether each push is one gradient: only then do changes of the moments add up. A push of several gradients forgets
@@ -92,6 +95,13 @@ class SharedParamsConfig:
             return blueprint.actors == 1 or self.gradients_a_push(blueprint) == 1
         cut = blueprint.algorithm.minibatches
         return cut.epochs * cut.parts == 1
+
+    def pulls_first(self, blueprint: Blueprint) -> bool:
+        """Whether each push follows a pull: only then do changes of the moments add up. Several pushes based on one pull each
+        forget the same share of the same moments; with Adam, 20 of them add minus twice those moments."""
+        # Several workers with replays pull before each push, whatever the options say.
+        stepwise = blueprint.algorithm.replays and blueprint.actors > 1
+        return stepwise or (self.pull == "unrolls" and self.pull_every == 1)
 
 
 class Worker:
@@ -283,7 +293,7 @@ class Monitor:
 
             def by(_: Any, rows: Any) -> Any:
                 mine: Any = self._layout.unpack_statistics(rows[0], state).obs
-                return [to_vector(with_others(mine, reply.statistics))]
+                return [if_finite(to_vector(with_others(mine, reply.statistics)), rows[0])]
 
             yield from self._ports["statistics"].change([0], by)
 

@@ -66,7 +66,9 @@ class Ga3cTopology:
     acting = 0
     # Settings of the published system that differ from the tuned ones, which are for other topologies.
     if_parallel: tuple[str, ...] = ("adjust",)
-    usual: Mapping[str, Any] = MappingProxyType({"unroll": 5, "normalise_reward": False, "log_epsilon": 1e-6})
+    usual: Mapping[str, Any] = MappingProxyType(
+        {"unroll": 5, "batch_size": 0, "normalise_reward": False, "log_epsilon": 1e-6}
+    )
 
     def __init__(self, config: Ga3cConfig) -> None:
         self.config = config

@@ -85,7 +85,8 @@ class SharedParamsTopology:
             ports["statistics"] = TableSpec(workers=workers, size=layout.statistics_size, consistency="lock")
         if blueprint.algorithm.replays:
             # One ring per worker, where the monitor can save it, whether workers draw from all rings or only from their own.
-            slots = max(1, replay_of(blueprint).capacity // blueprint.actors)
+            # Rounded up: all rings together must hold a warm-up of the whole capacity.
+            slots = -(-replay_of(blueprint).capacity // blueprint.actors)
             if config.replay == "local":
                 slots = shared_out(replay_of(blueprint), blueprint.actors).capacity
             ports["replay"] = PoolSpec(workers=blueprint.actors, slots=slots, record=row_record(blueprint))
@@ -144,7 +145,13 @@ class SharedParamsTopology:
         if config.moments == "shared" and config.consistency != "sharded" and not config.one_at_a_time(blueprint):
             raise BadInput(
                 "--topology.moments is 'shared': a push of this algorithm is several gradients, whose changes of the moments"
-                " do not add up; own, or --topology.consistency sharded (or, with a replay, --topology.push-every 1)"
+                " do not add up; own, or --topology.consistency sharded (or one gradient per push: --topology.push-every 1"
+                " with a replay, --algo.batch-size 0 for a2c)"
+            )
+        if config.moments == "shared" and config.consistency != "sharded" and not config.pulls_first(blueprint):
+            raise BadInput(
+                "--topology.moments is 'shared': changes of the moments add up only if each push follows a pull"
+                " (--topology.pull unrolls, --topology.pull-every 1); own, or --topology.consistency sharded"
             )
         if config.consistency == "sharded" and config.shards > layout.size:
             raise BadInput(
