@@ -198,6 +198,14 @@ def test_the_finished_runs_of_a_smaller_grid_count(shoal: Command, trained: list
     assert [run["seed"] for run in trained] == ["0"] * 4 + ["1"] * 4
 
 
+def test_the_runs_of_another_environment_do_not_count(shoal: Command, trained: list[dict[str, str]]) -> None:
+    for env in ("CartPole-v1", "Acrobot-v1"):
+        code, _, err = shoal("compare", env, "--topology", "sync", "--actors", "1", "--seeds", "1", "--out", "here")
+        assert code == 0, err
+    assert [run["env"] for run in trained] == ["CartPole-v1", "Acrobot-v1"]
+    assert trained[0]["out"] != trained[1]["out"], "neither replaces the other"
+
+
 def test_refused_and_failed_runs_are_named_and_the_others_go_on(
     shoal: Command, trained: list[dict[str, str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:

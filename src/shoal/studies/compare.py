@@ -1,7 +1,7 @@
 """Runs a grid of trainings one after another, each in a process of its own, and compares their results.
 
-A finished run with the same settings is not repeated, so an interrupted comparison can be continued. An interrupted run
-starts over, so that its times are those of one uninterrupted run.
+A finished run with the same environment and settings is not repeated, so an interrupted comparison can be continued. An
+interrupted run starts over, so that its times are those of one uninterrupted run.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def compare(config: GridConfig, folder: Path, tell: Tell, say: Say = lambda line
             if name in refused:
                 continue
             try:
-                found[name].append(measure(_run(config.env, way, seed, folder), config.until_return))
+                found[name].append(measure(_run(way, seed, folder), config.until_return))
             except BadInput as error:
                 refused[name] = str(error)
                 say(f"skipped {name}: {error}")
@@ -100,7 +100,7 @@ def compare(config: GridConfig, folder: Path, tell: Tell, say: Say = lambda line
     return {"rows": rows, "figures": figures(rows, config.until_return), "notes": notes + _remarks(config, rows)}
 
 
-def _run(env: str, way: Way, seed: int, folder: Path) -> Path:
+def _run(way: Way, seed: int, folder: Path) -> Path:
     """The folder of a finished run, which is trained first if it is missing."""
     out = folder / way.folder(seed)
     if _finished(out):
@@ -108,7 +108,7 @@ def _run(env: str, way: Way, seed: int, folder: Path) -> Path:
     shutil.rmtree(out, ignore_errors=True)
     out.parent.mkdir(parents=True, exist_ok=True)
     settings = {**_QUIET, **way.settings, "seed": seed}
-    done = run_command(["train", env, "--out", str(out), "--quiet", "--no-report", *flags(settings)])
+    done = run_command(["train", way.env, "--out", str(out), "--quiet", "--no-report", *flags(settings)])
     if done.code == BadInput.exit_code:
         raise BadInput(done.reason)
     if done.code:

@@ -49,12 +49,13 @@ class GridConfig:
 class Way:
     """One combination, without its seed."""
 
+    env: str
     keys: Mapping[str, str]  # for display: way (everything that varies), series (without actors), and each axis
     settings: Mapping[str, Any]  # for `shoal train`
 
     def folder(self, seed: int) -> str:
-        """A folder name: readable words, and a hash that changes with any setting."""
-        text = msgspec.json.encode(sorted({**self.settings, "seed": seed}.items()), enc_hook=str)
+        """A folder name: readable words, and a hash that changes with the environment and any setting."""
+        text = msgspec.json.encode(sorted({**self.settings, "env": self.env, "seed": seed}.items()), enc_hook=str)
         words = re.sub(r"[^A-Za-z0-9._=-]+", "_", self.keys["way"]).strip("_")
         return f"{words}-seed-{seed}-{hashlib.sha256(text).hexdigest()[:8]}"
 
@@ -98,7 +99,7 @@ def ways_of(config: GridConfig) -> tuple[list[Way], list[Skipped]]:
                 raise BadInput(bad[0])
     everything = [keys for keys, _ in resolved] + [keys for keys, _ in refused]
     shown = [axis for axis in axes if len({keys[axis] for keys in everything} - {NONE}) > 1]
-    ways = [Way({**keys, **_labels(keys, shown)}, settings) for keys, settings in resolved]
+    ways = [Way(config.env, {**keys, **_labels(keys, shown)}, settings) for keys, settings in resolved]
     return ways, [Skipped(_labels(keys, shown)["way"], reason) for keys, reason in refused]
 
 

@@ -245,7 +245,7 @@ class Lane:
         arrays["recent"] = np.asarray(self._recent, np.float64)
         config = {name: value for name, value in self.plan.as_dict().items() if name != "spec"}
         meta: dict[str, Any] = {"version": self.version, "env_steps": self._steps, "seconds": self._seconds}
-        meta |= {"episodes": self._episodes, "lags": {}, "lasting": [], "config": config}
+        meta |= {"episodes": self._episodes, "lags": {"0": self._steps}, "lasting": [], "config": config}
         meta |= {"spec": msgspec.to_builtins(self.plan.spec)}
         Checkpoints(self._folder.checkpoints, keep=self.plan.settings.keep).save(self._steps, arrays, meta)
         summary = {"ended": why, "env_steps": self._steps, "episodes": self._episodes, "run": str(self._folder.path)}
