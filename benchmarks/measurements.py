@@ -26,7 +26,7 @@ from hpc import mpi_queue, offload
 from inference import inference
 from lunar import LUNAR, lunar_limit, lunar_long, lunar_solve, lunar_speed
 from pong import breakout_learns, pong_learns, pong_speed
-from shared_params import a3c_solve, dqn_workers, shared_params
+from shared_params import a3c_crowd, a3c_solve, dqn_workers, shared_params
 from shoal_runs import PYTHON, SHOAL, train
 from targets import Result, Target
 from targets import median as _median
@@ -155,6 +155,7 @@ MEASUREMENTS = {
     "dyna-cartpole": dyna_cartpole,
     "shared-params": shared_params,
     "a3c-solve": a3c_solve,
+    "a3c-crowd": a3c_crowd,
     "dqn-workers": dqn_workers,
     "td3-speed": td3_speed,
     "continuous-solve": continuous_solve,

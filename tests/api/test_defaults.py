@@ -54,6 +54,15 @@ def test_workers_that_learn_from_replays_are_processes(algo: str, topology: str,
     )
 
 
+@pytest.mark.parametrize(
+    ("algo", "topology", "envs"), [("dqn", "shared_params", 1), ("dqn", "sync", 2), ("a2c", "shared_params", 2)]
+)
+def test_each_of_several_workers_with_a_replay_has_all_environments(algo: str, topology: str, envs: int) -> None:
+    plan = resolve("CartPole-v1", {"algo": algo, "topology": topology, "actors": 2})
+    assert plan.envs == TUNED["CartPole-v1", algo]["total_envs"] // envs
+    assert resolve("CartPole-v1", {"algo": algo, "topology": topology, "actors": 2, "envs": 3}).envs == 3
+
+
 @pytest.mark.parametrize(("runtime", "parallel"), [("inline", False), ("threads", True)])
 def test_what_pays_where_roles_run_at_the_same_time_is_on_there(runtime: str, parallel: bool) -> None:
     found: dict[str, list[str]] = {}
