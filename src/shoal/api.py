@@ -58,6 +58,7 @@ class Evaluation:
     lengths: tuple[int, ...]
     greedy: bool
     faults: int  # of the environment; broken episodes were played again
+    env_steps: int  # that the policy had been trained for
 
 
 class TrainedPolicy:
@@ -81,8 +82,9 @@ class TrainedPolicy:
 class Run:
     """A run folder: evaluate it, film it, report on it, or use its policy."""
 
-    def __init__(self, folder: RunFolder, plan: Plan, summary: Mapping[str, Any]) -> None:
+    def __init__(self, folder: RunFolder, plan: Plan, summary: Mapping[str, Any], interrupted: bool = False) -> None:
         self.folder, self.plan, self.summary = folder, plan, dict(summary)
+        self.interrupted = interrupted  # a stop was requested, perhaps after the last training step
 
     def __repr__(self) -> str:
         return f"Run({str(self.path)!r})"
@@ -95,15 +97,16 @@ class Run:
         return Checkpoints(self.folder.checkpoints, on_alert=log.warning).load(self.folder.checkpoint or "last")
 
     @functools.cached_property
-    def _actor(self) -> Any:
+    def _trained(self) -> tuple[Any, int]:
+        """What acts, and the environment steps that it was trained for."""
         loaded = self._loaded()
         check_same_spaces(self.plan, loaded.meta)
-        return actor_of(make_algorithm(self.plan), under(loaded.arrays, "state/"))
+        return actor_of(make_algorithm(self.plan), under(loaded.arrays, "state/")), loaded.step
 
     @functools.cached_property
     def policy(self) -> TrainedPolicy:
         """`action = run.policy(obs)`, greedy."""
-        return TrainedPolicy(self.plan, self._actor)
+        return TrainedPolicy(self.plan, self._trained[0])
 
     @property
     def params_hash(self) -> str:
@@ -119,7 +122,10 @@ class Run:
         seed: int | None = None,
         on_episode: Callable[[float], None] = lambda ret: None,
     ) -> Evaluation:
-        """Play whole episodes in Gymnasium's own environment, greedy or with sampled actions. Writes `evaluation.json`."""
+        """Play whole episodes in Gymnasium's own environment, greedy or with sampled actions.
+
+        Writes `evaluation.json`, unless the run was loaded from one of its checkpoint files: the file is about its last weights.
+        """
         if episodes < 1:
             raise BadInput(f"--episodes is {episodes}: at least 1")
         with evaluator_of(self.plan, self.folder, record) as evaluator:
@@ -130,7 +136,8 @@ class Run:
     ) -> Evaluation:
         own = self.plan.settings.seed if seed is None else seed
         before = evaluator.faults
-        played = evaluator.play(self._actor, episodes, sample=sample, seed=own, on_episode=on_episode)
+        actor, env_steps = self._trained
+        played = evaluator.play(actor, episodes, sample=sample, seed=own, on_episode=on_episode)
         summary = statistics.summarise(played.returns)
         result = Evaluation(
             summary.mean,
@@ -142,11 +149,19 @@ class Run:
             tuple(played.lengths),
             not sample,
             evaluator.faults - before,
+            env_steps,
         )
+        if self.folder.checkpoint is None:
+            self._keep(result)
+        return result
+
+    def _keep(self, result: Evaluation) -> None:
         path = self.folder.evaluation_path
         others = ways(read_json(path)) if path.exists() else {}
-        self.folder.write_json(path, {**others, "sampled" if sample else "greedy": {**vars(result)}})
-        return result
+        try:
+            self.folder.write_json(path, {**others, "greedy" if result.greedy else "sampled": {**vars(result)}})
+        except OSError as error:  # the episodes were not played in vain
+            say(f"shoal: cannot write {path}: {error.strerror or error}")
 
     def film(self, path: str | Path | None = None, *, seed: int | None = None, max_steps: int = 1000) -> bytes:
         """One greedy episode as an mp4, also written to a file if `path` is given."""
@@ -157,7 +172,7 @@ class Run:
         self, evaluator: Evaluator, path: str | Path | None, seed: int | None, max_steps: int, seconds: float
     ) -> bytes:
         own = self.plan.settings.seed if seed is None else seed
-        clip = evaluator.film(self._actor, seed=own, max_steps=max_steps, seconds=seconds)
+        clip = evaluator.film(self._trained[0], seed=own, max_steps=max_steps, seconds=seconds)
         if path is not None:
             Path(path).write_bytes(clip)
         return clip
@@ -235,7 +250,7 @@ def train(
         started_at=began,
         begun=begun,
     )
-    return Run(result.folder, plan, result.summary)
+    return Run(result.folder, plan, result.summary, result.interrupted)
 
 
 def _look_back(report: bool, result: launch.Result, evaluator: Evaluator, stop: StopRequest) -> None:
@@ -254,8 +269,9 @@ def _look_back(report: bool, result: launch.Result, evaluator: Evaluator, stop: 
                     summary |= {} if sample else {"eval_iqm": found.iqm}
             except EvaluationFailed as error:
                 say(f"shoal: trained, but not evaluated{' with sampled actions' * sample}: {error}")
-            summary["eval_faults"] = evaluator.faults  # including those of checks during training
-            run.folder.write_json(run.folder.summary_path, summary)
+            finally:  # also after an interrupt between the two
+                summary["eval_faults"] = evaluator.faults  # including those of checks during training
+                run.folder.write_json(run.folder.summary_path, summary)
         if report:
             run._report(evaluator)
 
@@ -312,7 +328,7 @@ def tune(
 
     def tell(event: Any, found: Study) -> None:
         if not quiet:
-            log.info("%s", event)
+            say(str(event))
 
     return run_tuning(values, study, tell=tell)
 

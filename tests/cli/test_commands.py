@@ -263,7 +263,7 @@ def test_several_seeds(shoal: Command, tmp_path: Path) -> None:
     together = last_line(out)
     assert code == 0 and [run["seed"] for run in together["seeds"]] == [5, 6]
     assert together["seeds"][0]["params_sha256"] != together["seeds"][1]["params_sha256"]
-    assert "2 seeds: mean" in err.splitlines()[-1] and "interval" in err.splitlines()[-1]
+    assert "2 seeds: evaluation: mean" in err.splitlines()[-1] and "interval" in err.splitlines()[-1]
     assert {path.name for path in (tmp_path / "many").iterdir()} == {"seed-5", "seed-6"}
 
 

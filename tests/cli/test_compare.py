@@ -255,6 +255,18 @@ def test_speed_up_is_against_the_fewest_actors_of_the_same_line() -> None:
     assert "minutes" not in table_of(rows_of(ways, found))["columns"]
 
 
+def test_samples_are_compared_with_a_sync_run_of_the_same_settings() -> None:
+    axes: Any = {"topology": ("sync", "sequential"), "settings": {"algo.gamma": (0.9, 0.99)}}
+    ways, _ = ways_of(GridConfig(env="CartPole-v1", algo=("ppo",), actors=(1,), **axes))
+    steps = {way.keys["way"]: 100.0 if "0.99" in way.keys["way"] else 10.0 for way in ways}
+    found: Mapping[str, Any] = {name: [{"seed": 0, "run": "r", "env_steps": n}] for name, n in steps.items()}
+    rows = [row["values"] for row in rows_of(ways, found) if row["keys"]["topology"] == "sequential"]
+    assert len(rows) == 2 and all(row["efficiency"]["mean"] == 1.0 for row in rows)
+    fewer = [way for way in ways if way.keys["topology"] != "sync" or "0.99" in way.keys["way"]]
+    rows = [row["values"] for row in rows_of(fewer, found) if row["keys"]["topology"] == "sequential"]
+    assert sum("efficiency" in row for row in rows) == 1
+
+
 def test_a_command_runs_in_a_process_of_its_own(tmp_path: Path) -> None:
     done = run_command(["--version"])
     assert done.code == 0 and done.out.startswith("shoal ")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -241,6 +242,18 @@ def test_goals_go_by_the_median_and_only_at_the_full_size() -> None:
     limit = {"what": "slow", "row": {"way": "a"}, "column": "speed", "at_most": 6.5}
     assert goals(document(goals=[limit]))[0].met is True
     assert goals(document(size="quick"))[0].met is None
+
+
+@pytest.mark.parametrize(("solved", "ours"), [("yyy", 19.0), ("yyn", 20.0), ("ynn", math.inf), ("nnn", math.inf)])
+def test_a_seed_that_never_solved_counts_against_a_goal(solved: str, ours: float) -> None:
+    minutes = [m for m, s in zip((18.0, 20.0, 19.0), solved, strict=True) if s == "y"]
+    row = {
+        "keys": {"way": "a"},
+        "values": {"minutes": minutes, "solved": ["yes" if s == "y" else "no" for s in solved]},
+    }
+    limit = {"what": "soon", "row": {"way": "a"}, "column": "minutes", "at_most": 20}
+    [goal] = goals(document(rows=[row], goals=[limit]))
+    assert goal.ours == ours and goal.met is (ours <= 20)
 
 
 def test_the_text_has_ours_beside_theirs_and_says_why() -> None:

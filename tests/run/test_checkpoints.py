@@ -126,12 +126,14 @@ def test_leftovers_of_the_dead_go_and_those_of_the_living_stay(tmp_path: Path) -
         earlier_life = tmp_path / f".step-2.safetensors.{os.getpid()}-0123abcd.tmp"
         living.touch()
         earlier_life.touch()
-        Checkpoints(tmp_path)
+        Checkpoints(tmp_path).load("last")
+        assert living.exists() and earlier_life.exists(), "a reader, perhaps on another machine, cannot tell who lives"
+        filled(tmp_path, 2)
         assert living.exists() and not earlier_life.exists()
     finally:
         child.kill()
         child.wait()
-    Checkpoints(tmp_path)
+    filled(tmp_path, 3)
     assert not living.exists()
 
 

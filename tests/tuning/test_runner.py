@@ -11,6 +11,8 @@ import pytest
 from fake_runs import FakeRuns, lineage_of
 
 from shoal.core.errors import BadInput, RunFailed
+from shoal.observe.study_report import cards
+from shoal.tuning.document import document_of
 from shoal.tuning.events import Event, Lost, Reported, Tasked
 from shoal.tuning.study import Study, resume_study, run_study
 
@@ -157,6 +159,11 @@ def test_winners_are_confirmed_on_fresh_seeds(tmp_path: Path) -> None:
     assert study.optimism is not None and study.optimism.mean == pytest.approx(-10.025)
     ends = study.optimism.ci
     assert ends is not None and ends[0] < study.optimism.mean < ends[1]
+    told = document_of(study)
+    assert told["optimism"]["mean"] == study.optimism.mean
+    # A trial that only the fresh seeds put first says nothing about the bias of the search's best score.
+    swapped = {**told, "confirmed": told["confirmed"][::-1]}
+    assert {what: value for what, value, _ in cards(swapped)}["optimism"] == f"{study.optimism.mean:.1f}"
     assert {path.name for path in (study.path / "confirm").rglob("seed-*")} == {f"seed-{n}" for n in range(1006, 1012)}
 
 

@@ -37,16 +37,18 @@ def run(words: list[str]) -> int:
     if not quiet:
         span = "" if result.ci is None else f" (95 % interval {result.ci[0]:.1f} to {result.ci[1]:.1f})"
         kind = "greedy" if result.greedy else "sampled"
+        kept = f"; kept in {run.folder.evaluation_path}" if run.folder.checkpoint is None else ""
         broken = f"; {result.faults} more broke (faults.log)" if result.faults else ""
         print(
             f"mean {result.mean:.1f}{span}, sd {result.sd:.1f}, interquartile mean {result.iqm:.1f} over {episodes} {kind}"
-            f" episodes{broken}; kept in {run.folder.evaluation_path}",
+            f" episodes{broken}{kept}",
             file=sys.stderr,
         )
     if "json" in parsed.switches:
-        known = {k: run.summary.get(k) for k in ("env", "algo", "topology", "runtime", "seed", "env_steps")}
+        known = {k: run.summary.get(k) for k in ("env", "algo", "topology", "runtime", "seed")}
         line = {
             **known,
+            "env_steps": result.env_steps,
             "eval_mean": result.mean,
             "eval_sd": result.sd,
             "eval_iqm": result.iqm,

@@ -104,6 +104,9 @@ def _run(words: list[str]) -> NoReturn:
         raise SystemExit(130) from None
     except BrokenPipeError:
         raise SystemExit(1) from None
+    except OSError as error:  # a full disk, a folder that may not be written
+        print(f"shoal: {error}", file=sys.stderr)
+        raise SystemExit(1) from None
     raise SystemExit(code or 0)
 
 

@@ -26,6 +26,8 @@ def run(words: list[str]) -> int:
     video = Path(parsed.options["video"]) if "video" in parsed.options else None
     if video is not None and video.suffix != ".mp4":
         raise BadInput(f"--video is {str(video)!r}: the ending must be .mp4")
+    if video is not None and video.is_dir():
+        raise BadInput(f"--video is {str(video)!r}: that is a folder")
     if video is not None and not video.absolute().parent.is_dir():
         raise BadInput(f"--video is {str(video)!r}: there is no folder {str(video.absolute().parent)!r}")
     from shoal import api

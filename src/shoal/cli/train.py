@@ -11,7 +11,7 @@ import msgspec
 
 from shoal.cli.flags import Words, split, whole_number
 from shoal.cli.main import started_at
-from shoal.core.errors import BadInput, nearest
+from shoal.core.errors import BadInput, RunFailed, nearest
 from shoal.process.mpi_environment import follows, launched
 from shoal.process.restarts import Begun, restarted
 
@@ -93,7 +93,7 @@ def _train(
         "begun": begun,
     }
     if seeds > 1:
-        first = whole_number(parsed, "seed", 0, least=0)
+        first = whole_number(parsed, "seed", _whole(_given(own, {}).get("seed", 0)), least=0)
         settings.pop("seed", None)
         return _several(api, env, range(first, first + seeds), own, settings, common, "json" in parsed.switches)
     finished = api.train(env, out=own.get("out"), resume=own.get("resume"), **common, **settings)
@@ -164,28 +164,46 @@ def _several(
     if "resume" in own:
         raise BadInput("--seeds and --resume: resume one run at a time")
     summaries: list[dict[str, Any]] = []
+    failed: list[int] = []
     for seed in seeds:
-        if summaries and summaries[-1]["stopped"]:
-            break
         out = Path(own["out"]) / f"seed-{seed}" if "out" in own else None
-        finished = api.train(env, out=out, seed=seed, **common, **settings)
+        try:
+            finished = api.train(env, out=out, seed=seed, **common, **settings)
+        except RunFailed as error:
+            print(f"shoal: seed {seed}: {error}", file=sys.stderr)
+            failed.append(seed)
+            continue
+        finally:
+            common["started_at"] = None  # imports count only once
         summaries.append(finished.summary)
-        common["started_at"] = None  # imports count only once
         if not common["quiet"]:
             _print_result(finished)
-    scores = [s["eval_mean"] if s["eval_mean"] is not None else s["return_mean"] for s in summaries]
-    known = [score for score in scores if score is not None]
+        if finished.interrupted or finished.summary["stopped"]:
+            break
+    # Evaluations of whole trainings. Training returns are another measure: they stand in only if nothing was to be evaluated.
+    whole_runs = [s for s in summaries if not s["stopped"]]
+    measure = "eval_mean" if any(s["eval_mean"] is not None for s in whole_runs) else "return_mean"
+    known = [s[measure] for s in whole_runs if s[measure] is not None]
     whole = summarise(known) if known else None
     solved = [s["solved_at_s"] for s in summaries if s["solved_at_s"] is not None]
     if not common["quiet"]:
-        runs = len(summaries)
+        runs = len(summaries) + len(failed)
         span = "" if whole is None or whole.ci is None else f" (95 % interval {whole.ci[0]:.1f} to {whole.ci[1]:.1f})"
-        mean = "no finished episode" if whole is None else f"mean {whole.mean:.1f}{span}"
-        print(f"{runs} seeds: {mean}, solved {len(solved)} of {runs}", file=sys.stderr)
+        kind = "evaluation" if measure == "eval_mean" else "training episodes"
+        mean = "no score" if whole is None else f"{kind}: mean {whole.mean:.1f}{span} over {len(known)}"
+        broken = f", failed {len(failed)}" if failed else ""
+        print(f"{runs} seeds: {mean}, solved {len(solved)} of {runs}{broken}", file=sys.stderr)
     if json:
-        together = {"seeds": summaries, "eval": None if whole is None else whole.as_dict(), "solved": len(solved)}
-        print(msgspec.json.encode(together).decode(), flush=True)
-    return 0
+        score = None if whole is None else whole.as_dict()
+        together = {"seeds": summaries, measure.removesuffix("_mean"): score, "solved": len(solved), "failed": failed}
+        print(msgspec.json.encode({"eval": None, **together}).decode(), flush=True)
+    return 1 if failed else 0
+
+
+def _whole(seed: Any) -> int:
+    if not isinstance(seed, int) or seed < 0:
+        raise BadInput(f"seed is {seed!r} in --config: a whole number of at least 0")
+    return seed
 
 
 def _print_result(finished: Any) -> None:

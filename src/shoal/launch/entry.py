@@ -6,7 +6,7 @@ import contextlib
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +41,7 @@ class Result:
     algorithm: Algorithm
     outcome: Outcome
     summary: dict[str, Any]  # the contents of `summary.json`
+    interrupted: bool = False  # a stop was requested, perhaps after the last training step
 
     @property
     def ended(self) -> Ended:
@@ -113,7 +114,8 @@ def run(
                     begun=begun,
                 )
                 folder.write_config(plan.as_dict())
-                folder.summary_path.unlink(missing_ok=True)  # the summary from before the resume
+                for path in (folder.summary_path, folder.evaluation_path):  # from before the resume
+                    path.unlink(missing_ok=True)
                 for note in () if quiet else plan.notes:
                     say(note)
 
@@ -131,7 +133,7 @@ def run(
                 result = result_of(outcome)
                 if after is not None and not outcome.stopped:
                     after(result, evaluator, stop)
-    return result
+    return replace(result, interrupted=stop.requested)
 
 
 @contextlib.contextmanager

@@ -62,8 +62,12 @@ def goals(document: Document) -> list[Goal]:
     for goal in document.get("goals", ()):
         rows = [row for row in document["rows"] if _fits(row["keys"], goal["row"])]
         values = rows[0]["values"].get(goal["column"]) if rows else None
-        ours = float(values["mean"] if isinstance(values, Mapping) else np.median(values)) if values else None
         low, high = goal.get("at_least"), goal.get("at_most")
+        if rows and not isinstance(values, Mapping):
+            # A seed that never reached its goal has no value: it counts as worse than any other.
+            missing = max(0, len(rows[0]["values"].get("solved", ())) - len(values or ()))
+            values = [*(values or ()), *[-math.inf if low is not None else math.inf] * missing]
+        ours = float(values["mean"] if isinstance(values, Mapping) else np.median(values)) if values else None
         limit = f"at least {_number(low)}" if low is not None else f"at most {_number(high)}"
         met: bool | None = None
         if ours is not None and document["size"] == "full":

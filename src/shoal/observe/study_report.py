@@ -54,8 +54,10 @@ def cards(document: Document) -> list[tuple[str, str, str]]:
             f", {one['failed']} failed" if one["failed"] else ""
         )
         made.append(("confirmed score", f"{one['mean']:.1f}", how))
-        how = f"{_span(one['optimism_ci'])}tuning score minus test score"
-        made.append(("optimism", f"{one['optimism']:.1f}", how))
+    if document["optimism"] is not None:
+        found = document["optimism"]
+        how = f"{_span(found['ci'])}tuning score minus test score of the search's best trial"
+        made.append(("optimism", f"{found['mean']:.1f}", how))
     expectation = "" if expected is None else f"; {expected:.0%} expected if ranks do not persist"
     made.append(("completion rate", f"{document['alpha']:.0%}", f"phases trained, of all{expectation}"))
     to_best = document["to_best_s"]

@@ -76,8 +76,7 @@ class Checkpoints:
         self.keep = keep
         self.on_alert = on_alert
         self._failing = False
-        if self.folder.is_dir():
-            files.clean_temporaries(self.folder)
+        self._cleaned = False
 
     # Saving
 
@@ -98,6 +97,7 @@ class Checkpoints:
         data = tensors.encode(arrays)
         try:
             files.make_directory(self.folder)
+            self._clean_once()
             path = self._commit(step, data, dict(meta or {}), _finite(score))
         except OSError as error:
             self._alert_once(
@@ -113,6 +113,12 @@ class Checkpoints:
             return path
         self._failing = False
         return path
+
+    def _clean_once(self) -> None:
+        """Remove what killed writers left. Only a writer does so: a reader, perhaps on another machine, cannot tell who lives."""
+        if not self._cleaned:
+            files.clean_temporaries(self.folder)
+        self._cleaned = True
 
     def _alert_once(self, message: str) -> None:
         if not self._failing:

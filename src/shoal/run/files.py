@@ -71,7 +71,7 @@ def _alive(pid: int) -> bool:
 
 
 def clean_temporaries(folder: Path) -> None:
-    """Remove killed writers' temporary files. A live writer's file stays: a reader may open the folder while a run saves."""
+    """Remove killed writers' temporary files; those of live processes stay."""
     for entry in os.listdir(folder):
         match = _TEMP.fullmatch(entry)
         if match is None:

@@ -89,11 +89,17 @@ def rows_of(ways: Sequence[Way], found: Mapping[str, Sequence[Values]]) -> list[
         alike = [r for r in rows if r["keys"]["series"] == row["keys"]["series"]]
         if len(alike) > 1:
             _put(row, "speedup", min(alike, key=lambda r: int(r["keys"]["actors"])), "seconds")
-        synced = [r for r in rows if r["keys"]["topology"] == "sync" and r["keys"]["algo"] == row["keys"]["algo"]]
-        same = [r for r in synced if r["keys"]["actors"] == row["keys"]["actors"]] or synced
-        if same and row["keys"]["topology"] != "sync":
-            _put(row, "efficiency", same[0], "env_steps")
+        synced = [r for r in rows if r["keys"]["topology"] == "sync" and _settings(r) == _settings(row)]
+        if synced and row["keys"]["topology"] != "sync":
+            _put(row, "efficiency", synced[0], "env_steps")
     return rows
+
+
+def _settings(row: Mapping[str, Any]) -> dict[str, str]:
+    """Everything that varies beside the topology."""
+    return {
+        axis: word for axis, word in row["keys"].items() if axis not in ("topology", "consistency", "way", "series")
+    }
 
 
 def _put(row: dict[str, Any], name: str, base: Mapping[str, Any], of: str) -> None:

@@ -41,6 +41,7 @@ def document_of(study: Study) -> dict[str, Any]:
         "confirmed": [
             {**one._asdict(), "optimism": one.optimism, "optimism_ci": one.optimism_ci} for one in study.confirmed
         ],
+        "optimism": None if study.optimism is None else study.optimism._asdict(),
         "test_seeds": list(plan.test_seeds),
         "space": {name: written(domain) for name, domain in plan.space.items()},
         "settings": config.settings,
