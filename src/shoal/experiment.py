@@ -216,14 +216,14 @@ def resolve(env: Any, loose: Mapping[str, Any]) -> Plan:
     names = {axis: given.get(axis, {}).get("name") for axis in AXES}
     settings = configs.build(Settings, {**{k: v for k, v in given.items() if k not in AXES}, **_plain_names(names)})
     notes: list[str] = []
-    algo_class = _look_up(names["algo"] or settings.algo, ALGOS, "algorithm")
+    algo_class = look_up(names["algo"] or settings.algo, ALGOS, "algorithm")
     net_name = settings.net or algo_class.net_name
-    net_class = _look_up(names["net"] or net_name, NETS, "net")
+    net_class = look_up(names["net"] or net_name, NETS, "net")
     pure = settings.runtime is not None and runtime_of(settings.runtime).needs_pure_env
     source = find(env, "jax" if pure and settings.backend == "auto" else settings.backend)
     spec = source.spec()
     topology_name = settings.topology or ("sequential" if pure else algo_class.usual_topology)
-    topology_class = _look_up(names["topology"] or topology_name, TOPOLOGIES, "topology")
+    topology_class = look_up(names["topology"] or topology_name, TOPOLOGIES, "topology")
     # Workers that each learn from a replay. Each has as many environments as one alone, since smaller batches of
     # environments would cost it more time per step than the others save.
     many = topology_class.each_learns and algo_class.replays and (settings.actors or 1) > 1
@@ -332,11 +332,12 @@ def join(loose: Mapping[str, Any]) -> None:
 
 def runtime_of(name: Any) -> type[Runtime]:
     """A runtime by its name or import path."""
-    found: type[Runtime] = _look_up(name, RUNTIMES, "runtime")
+    found: type[Runtime] = look_up(name, RUNTIMES, "runtime")
     return found
 
 
-def _look_up(name: Any, registry: Mapping[str, Any], what: str) -> Any:
+def look_up(name: Any, registry: Mapping[str, Any], what: str) -> Any:
+    """A part of a run by its name or import path; a class is returned as it is, after a check."""
     if isinstance(name, type):
         return _complete(name, what, name.__name__)
     if name in registry:

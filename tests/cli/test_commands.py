@@ -164,6 +164,8 @@ def test_train_help_lists_every_setting(shoal: Command) -> None:
     assert (flags | own) - words == set()
     _, out, _ = shoal("train", "--help", "--algo", "a2c", "--runtime", "inline")
     assert "settings of algo a2c" in out and "settings of runtime inline" in out
+    own = "shoal.algos.a2c:A2C"  # as somebody's own class is named
+    assert f"settings of algo {own}" in shoal("train", "--help", "--algo", own)[1]
 
 
 def test_what_json_promises(run_folder: Path) -> None:

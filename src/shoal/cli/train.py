@@ -230,24 +230,20 @@ def _help(parsed: Words) -> str:
     """The usage, then every setting with its default; the axes as they are chosen on this command line."""
     from shoal.algos import ALGOS
     from shoal.cli.listing import describe
-    from shoal.experiment import NETS, Settings
+    from shoal.experiment import NETS, Settings, look_up
     from shoal.runtimes import RUNTIMES
     from shoal.topologies import TOPOLOGIES
 
-    def chosen(axis: str, registry: Mapping[str, Any], default: str) -> tuple[str, Any]:
-        name = parsed.options.get(axis, default)
-        if name not in registry:
-            raise BadInput(f"unknown {axis} {name!r}.{nearest(name, registry)} There are: {', '.join(registry)}.")
-        return name, registry[name].Config
-
     parts = [USAGE, "settings", describe(Settings, "")]
-    algo = ALGOS[chosen("algo", ALGOS, "ppo")[0]]  # it may have its own default topology and net
+    algo = look_up(
+        parsed.options.get("algo", "ppo"), ALGOS, "algorithm"
+    )  # it may have its own default topology and net
     for axis, registry, default in (
         ("algo", ALGOS, "ppo"),
         ("topology", TOPOLOGIES, algo.usual_topology),
         ("runtime", RUNTIMES, "threads"),
         ("net", NETS, algo.net_name),
     ):
-        name, config = chosen(axis, registry, default)
-        parts += [f"settings of {axis} {name}", describe(config, f"{axis}.")]
+        name = parsed.options.get(axis, default)
+        parts += [f"settings of {axis} {name}", describe(look_up(name, registry, axis).Config, f"{axis}.")]
     return "\n".join(parts)
