@@ -84,6 +84,8 @@ class Settings:
     """seed of all random numbers"""
     eval_episodes: NonNegative = 100
     """episodes in Gymnasium's own environment after training, both greedy and sampled; 0 for none"""
+    eval_limit: Positive = 30_000
+    """steps after which an episode of an evaluation is cut, for environments that have no time limit"""
     checkpoint_every: NonNegativeFloat = 30.0
     """seconds between two checkpoints; one more is written at the end"""
     keep: Positive = 3

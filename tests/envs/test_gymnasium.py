@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from typing import Any
+from typing import Any, ClassVar
 
 import gymnasium
 import numpy as np
@@ -13,7 +13,7 @@ from shoal.core.errors import EnvFault
 from shoal.core.trajectory import trajectory_record
 from shoal.envs import gymnasium as ours
 from shoal.envs.autoreset import Rows
-from shoal.envs.gymnasium import GymnasiumBatch
+from shoal.envs.gymnasium import GymnasiumBatch, GymnasiumSingle
 
 NOTHING = np.zeros(2, np.int32)
 
@@ -211,3 +211,22 @@ def test_mixed_actions_arrive_as_the_space_says() -> None:
     batch.step(np.array([[-1.0, 2.0], [1.0, 0.0]], np.float32))
     assert batch.faults == []
     assert [(float(a["gas"][0]), int(a["gear"])) for a in seen] == [(0.0, 3), (10.0, 1)]
+
+
+class Painted(gymnasium.Env[Any, Any]):
+    """Draws what it was given, which may be no picture."""
+
+    metadata: ClassVar[dict[str, Any]] = {"render_modes": ["rgb_array"]}
+    observation_space = gymnasium.spaces.Box(-1, 1, (2,), np.float32)
+    action_space = gymnasium.spaces.Discrete(2)
+    render_mode = "rgb_array"
+    picture: Any = None
+
+    def render(self) -> Any:
+        return self.picture
+
+
+@pytest.mark.parametrize("picture", [None, np.full((4, 4, 3), 0.9, np.float32), np.full((4, 4, 3), 9, np.uint8)])
+def test_a_picture_is_passed_on_as_it_is(picture: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Painted, "picture", picture)
+    assert GymnasiumSingle("Painted", Painted(), True).render() is picture

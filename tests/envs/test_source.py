@@ -204,3 +204,26 @@ def test_envpool_is_imported_only_when_asked_for() -> None:
     paths = f"import sys; sys.path[:] = {sys.path!r}; "
     done = subprocess.run([sys.executable, "-c", paths + code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"
+
+
+class Grid(gymnasium.Env[np.ndarray, int]):
+    """A Gymnasium environment with a `max_steps`, as many gridworlds have."""
+
+    observation_space = gymnasium.spaces.Box(-1, 1, (2,), np.float32)
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def __init__(self) -> None:
+        self.max_steps = 10
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[np.ndarray, dict[str, Any]]:
+        super().reset(seed=seed)
+        return np.zeros(2, np.float32), {}
+
+    def step(self, action: int) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+        return np.zeros(2, np.float32), 0.0, False, True, {}
+
+
+@pytest.mark.parametrize("target", [Grid, lambda: Grid()])
+def test_an_environment_with_max_steps_is_not_taken_for_one_in_jax(target: Any) -> None:
+    found = find(target)
+    assert found.backend == "gymnasium" and found.batch(2, 0, 0).reset().shape == (2, 2)

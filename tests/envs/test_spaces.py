@@ -169,3 +169,20 @@ def test_observations_outside_are_refused() -> None:
 
 def test_too_large_for_float32_is_infinite() -> None:
     assert np.isinf(Observations(spaces.Box(-np.inf, np.inf, (1,), np.float64)).single(np.array([1e300]))).all()
+
+
+@pytest.mark.parametrize("dtype", [np.int32, np.int64])
+def test_unbounded_whole_numbers_are_unbounded(dtype: Any) -> None:
+    actions = Actions(spaces.Box(-np.inf, np.inf, (1,), dtype))
+    [part] = actions.spec.parts
+    assert isinstance(part, Continuous) and part.low == (-np.inf,) and part.high == (np.inf,)
+    assert actions.decode(np.array([[2.6], [-7.0]], np.float32)).tolist() == [[3], [-7]]
+    half = Actions(spaces.Box(0, np.inf, (1,), dtype))
+    assert half.decode(np.array([[2.6], [-7.0]], np.float32)).tolist() == [[3], [0]]
+
+
+def test_the_largest_whole_number_keeps_its_sign() -> None:
+    most = np.iinfo(np.int64)
+    actions = Actions(spaces.Box(most.min, most.max, (1,), np.int64))
+    low, high = actions.decode(np.array([[-1e30], [1e30]], np.float32))[:, 0]
+    assert low < -(2**62) and high > 2**62

@@ -134,6 +134,25 @@ class Dawdling(Faulty):
             time.sleep(1)
 
 
+class Cursed(Faulty):
+    """Ends its process when it is reset with the seed CURSED, as a level does that the simulator cannot load."""
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[np.ndarray, dict[str, Any]]:
+        if seed == int(os.environ["CURSED"]):
+            os._exit(1)
+        return super().reset(seed=seed)
+
+
+class Endless(Faulty):
+    """No episode of it ever ends."""
+
+    def step(self, action: int) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+        obs, reward, _, _, info = super().step(action)
+        return obs, reward, False, False, info
+
+
 class NoConstruction(Faulty):
     def __init__(self) -> None:
         raise OSError("no simulator licence")

@@ -128,7 +128,7 @@ def test_a_run_ends_when_its_policy_is_established(tmp_path: Path, algo: str, to
     assert run.params_hash == summary["params_sha256"], "the checkpoint holds the policy that was checked"
     with Evaluator(run.plan) as evaluator:  # the very episodes of the last check, by the weights that were saved
         evaluator.apart = False
-        again = evaluator.play(run._actor, EPISODES, sample=False, seed=int(key_data(0, CHECKING, 2)[0]))
+        again = evaluator.play(run._trained[0], EPISODES, sample=False, seed=int(key_data(0, CHECKING, 2)[0]))
     assert np.mean(again.returns) == summary["eval_checks"][-1]["ret"]
 
 

@@ -193,3 +193,8 @@ def test_each_gate_begins_orthogonal(cell: str) -> None:
     for block in np.split(np.asarray(params["w_x"]), recurrent.GATES[cell], -1):
         np.testing.assert_allclose(block.T @ block, np.eye(4), atol=1e-6)
     assert not np.asarray(params["b"]).any()
+
+
+def test_bytes_are_scaled_without_a_layer_too() -> None:
+    image = np.array([[[[0]], [[51]]], [[[102]], [[255]]]], np.uint8)
+    assert np.asarray(conv.convolve({}, image, ())).ravel() == pytest.approx([0.0, 0.2, 0.4, 1.0])

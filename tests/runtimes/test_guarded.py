@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import array
 import ctypes
+import fcntl
 import os
+import termios
 import threading
 import time
 from collections.abc import Callable, Iterator
 
 import pytest
 
-from shoal.runtimes.guarded import OUTSIDE, CannotSend, Guarded, Mark
+from shoal.runtimes import guarded
+from shoal.runtimes.guarded import OUTSIDE, CannotSend, Guarded, Mark, wait_for_any
 
 LIMIT = 60.0  # seconds that nothing here takes on a machine that works
 
@@ -103,3 +107,19 @@ def test_what_cannot_be_pickled_is_refused() -> None:
 
     with pytest.raises(CannotSend, match="pickle"):
         Guarded(holds_it, timeout=LIMIT)
+
+
+def test_a_late_listener_does_not_take_a_process_for_one_that_did_not_start(
+    started: Callable[..., Guarded], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    process = started()
+    process.ask(b"something")
+    arrived = array.array("i", [0])
+    while arrived[0] < 100:  # bytes: that it is ready, and its answer
+        wait_for_any([process], LIMIT)
+        fcntl.ioctl(process._messages, termios.FIONREAD, arrived)
+    monkeypatch.setattr(guarded, "START_TIMEOUT", 0.0)
+    process._timeout = 0.0
+    assert next(iter(process.hear())) == b"got something" and process.gone is None
+    list(process.hear())
+    assert process.gone is None

@@ -11,7 +11,7 @@ import numpy as np
 
 from shoal.acting.compiled_act import compiled_act, compiled_earned, compiled_starts
 from shoal.core.blueprint import Blueprint, fitting, named_leaves, restore_leaves
-from shoal.core.keys import ACTING, STARTS, key_data
+from shoal.core.keys import ACTING, STARTS, key_data, successor_of
 from shoal.core.ports import Slot
 from shoal.core.program import Context
 from shoal.core.trajectory import EARNED
@@ -24,7 +24,8 @@ class Collector:
     """
 
     def __init__(self, blueprint: Blueprint, index: int, context: Context, again: tuple[int, ...] = ()) -> None:
-        self._blueprint, self._index, self._context, self._again = blueprint, index, context, again
+        self._blueprint, self._index, self._context = blueprint, index, context
+        self._again = (*again, *successor_of(context.deaths))
         self._rows = blueprint.make_rows(index, context)
         self._act = compiled_act(blueprint.algorithm)
         self._carry = {n: np.array(a) for n, a in blueprint.algorithm.initial_carry(blueprint.envs).items()}

@@ -36,11 +36,12 @@ class Played(NamedTuple):
 
 
 class Ended(NamedTuple):
-    """An episode that was played to its end."""
+    """An episode that was played to its end, or cut at the limit."""
 
     episode: int
     ret: float
     length: int
+    cut: bool = False
 
 
 class Broke(NamedTuple):
@@ -92,6 +93,7 @@ def play(
     *,
     sample: bool = False,
     seed: int = 0,
+    limit: int | None = None,
     mark: Callable[[int], None] = lambda episode: None,
     start_of: Callable[[int, int], int] | None = None,
     recorder: Recorder | None = None,
@@ -100,12 +102,13 @@ def play(
 
     `todo` names each by (episode, attempt). Its start is derived from (seed, episode, attempt), whichever environment plays
     it, so order does not matter; `start_of(episode, attempt)` can replace the environment's seed. A broken episode begins
-    again at its next attempt, in a new environment and from another start, as long as the caller keeps iterating.
+    again at its next attempt, in a new environment and from another start, as long as the caller keeps iterating. After `limit`
+    steps an episode is cut: a policy that is stuck in an environment without a time limit would play for ever.
     """
     start_of = start_of or partial(episode_seed, seed)
     waiting = deque(todo)
     policy = Policy(algorithm, actor, size, sample, seed)
-    seats = [_Seat(make_env, start_of, mark, recorder) for _ in range(size)]
+    seats = [_Seat(make_env, start_of, mark, recorder, limit) for _ in range(size)]
     first = np.zeros(size, bool)
     obs = np.zeros((size, *algorithm.task.spec.obs.shape), algorithm.task.spec.obs.dtype)
     try:
@@ -153,7 +156,9 @@ class _Seat:
         start_of: Callable[[int, int], int],
         mark: Callable[[int], None],
         recorder: Recorder | None,
+        limit: int | None,
     ) -> None:
+        self._limit = limit
         self._make_env, self._start_of, self._mark, self._recorder = make_env, start_of, mark, recorder
         self._env: SingleEnv | None = None
         self.playing: tuple[int, int] | None = None  # (episode, attempt)
@@ -185,9 +190,10 @@ class _Seat:
         if self._recorder is not None:
             self._recorder.step(self.playing[0], obs, reward, terminated)
         self._ret, self._length = self._ret + reward, self._length + 1
-        if not (terminated or truncated):
+        cut = not (terminated or truncated)
+        if cut and self._length != self._limit:
             return obs, None
-        ended = Ended(self.playing[0], self._ret, self._length)
+        ended = Ended(self.playing[0], self._ret, self._length, cut)
         self.playing = None
         return obs, ended
 

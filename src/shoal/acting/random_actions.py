@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from shoal.core.blueprint import EnvRows
-from shoal.core.keys import RANDOM_ACTIONS, key_data, resumed_at
+from shoal.core.keys import RANDOM_ACTIONS, key_data, resumed_at, successor_of
 from shoal.core.ports import Slot
 from shoal.core.program import Context
 from shoal.core.spec import ActionSpec, Binary, Categorical
@@ -19,14 +19,21 @@ COUNT = "straying/unrolls"  # a name in snapshots
 class RandomActions:
     """Rows whose actions are random with probability `epsilon`. The slot holds the actions that were taken.
 
-    A run resumed from version `start` draws other random numbers than before.
+    A run resumed from version `start`, and an actor that replaces another, draw other random numbers than before.
     """
 
     def __init__(
-        self, rows: EnvRows, action: ActionSpec, epsilon: float, seed: int, actor: int, start: int = 0
+        self,
+        rows: EnvRows,
+        action: ActionSpec,
+        epsilon: float,
+        seed: int,
+        actor: int,
+        start: int = 0,
+        deaths: int = 0,
     ) -> None:
         self._rows, self._action, self._epsilon = rows, action, epsilon
-        self._path, self._again = (seed, RANDOM_ACTIONS, actor), resumed_at(start)
+        self._path, self._again = (seed, RANDOM_ACTIONS, actor), (*resumed_at(start), *successor_of(deaths))
         self._unrolls = 0
         self._rng = np.random.default_rng(0)
         self.obs, self.first = rows.obs, rows.first
@@ -82,4 +89,4 @@ def random_action_rows(
     context: Context,
 ) -> EnvRows:
     """The rows of `make_rows` with random actions."""
-    return RandomActions(make_rows(actor, context), action, epsilon, seed, actor, start)
+    return RandomActions(make_rows(actor, context), action, epsilon, seed, actor, start, context.deaths)

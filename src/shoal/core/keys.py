@@ -25,6 +25,11 @@ def resumed_at(start: int) -> tuple[int, ...]:
     return (start,) if start else ()
 
 
+def successor_of(deaths: int) -> tuple[int, ...]:
+    """The suffix of a key path in a role whose place `deaths` others had before it: it draws other numbers than they did."""
+    return (0, deaths) if deaths else ()
+
+
 def keys_in_a_row(seed: int, *path: int, first: int, count: int) -> np.ndarray:
     """`key_data(seed, *path, at)` for `count` consecutive values of `at` from `first`: [count, 2].
 

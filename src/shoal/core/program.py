@@ -154,6 +154,7 @@ class Context:
     beat: Callable[[], None] = lambda: None  # called at every environment step, where the runtime may end the role
     # Called with True before every environment call and with False after it: only these calls are timed.
     env: Callable[[bool], None] = lambda inside: None
+    deaths: int = 0  # of roles that had this one's place before
 
 
 Steps = Generator[Op[Any] | Report, Any, None]

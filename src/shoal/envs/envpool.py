@@ -182,7 +182,7 @@ class EnvPoolSingle:
 
     def render(self) -> np.ndarray:
         frames: np.ndarray = self._pool.render()
-        return np.asarray(frames[0], np.uint8)
+        return np.asarray(frames[0])
 
     def close(self) -> None:
         self._pool.close()

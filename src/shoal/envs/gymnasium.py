@@ -102,6 +102,7 @@ class GymnasiumBatch:
         flat = [action for actions in kept for action in actions]
         shape = self.spec.action.shape
         return {
+            "seed": np.frombuffer(self._seed.to_bytes(-(-self._seed.bit_length() // 8), "little"), np.uint8),
             "episode": self._episode.copy(),
             "ended": self._ended.copy(),
             "lost": self._lost.copy(),
@@ -111,6 +112,8 @@ class GymnasiumBatch:
 
     def restore(self, arrays: Mapping[str, np.ndarray]) -> None:
         """Replay each running episode up to where the snapshot was taken."""
+        if "seed" in arrays:  # of the run that took it, which may itself have been resumed
+            self._seed = int.from_bytes(arrays["seed"].tobytes(), "little")
         at = 0
         for index, length in enumerate(arrays["lengths"]):
             self._episode[index] = arrays["episode"][index]
@@ -225,7 +228,8 @@ class GymnasiumSingle:
         return self._actions.single(action)
 
     def render(self) -> np.ndarray:
-        return np.asarray(self._env.render(), np.uint8)
+        picture: np.ndarray = self._env.render()  # whatever it is: `observe.video` checks it
+        return picture
 
     def close(self) -> None:
         self._env.close()

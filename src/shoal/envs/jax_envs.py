@@ -8,8 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, TypeGuard, runtime_checkable
 
+import gymnasium
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -146,6 +147,11 @@ def to_own(spec: ActionSpec, action: Array) -> Array:
     return jnp.concatenate(columns, axis=1)
 
 
+def is_jax(env: Any) -> TypeGuard[JaxEnv]:
+    """Whether `env` is a `JaxEnv`. Gymnasium environments that happen to have a `max_steps` are not."""
+    return isinstance(env, JaxEnv) and not isinstance(env, gymnasium.Env)
+
+
 def actor_key(seed: int, actor: int) -> Array:
     """The root key of an actor's JAX environments."""
     return jax.random.fold_in(jax.random.key(seed), actor)
@@ -239,7 +245,7 @@ class JaxSingle:
     def render(self) -> np.ndarray:
         if self._picture is None or self._carry is None:
             raise BadInput(f"environment {self.spec.name!r} has no render(state) that draws it")
-        return np.asarray(self._picture(jax.tree.map(lambda leaf: leaf[0], self._carry.state)), np.uint8)
+        return np.asarray(self._picture(jax.tree.map(lambda leaf: leaf[0], self._carry.state)))
 
     def close(self) -> None:
         self._carry = None

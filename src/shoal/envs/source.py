@@ -26,7 +26,7 @@ from shoal.envs.batch import EnvBatch, EvalEnv
 from shoal.envs.booster.task import Booster
 from shoal.envs.cartpole import CartPole
 from shoal.envs.gymnasium import GymnasiumBatch, GymnasiumSingle
-from shoal.envs.jax_envs import JaxBatch, JaxEnv, JaxSingle
+from shoal.envs.jax_envs import JaxBatch, JaxEnv, JaxSingle, is_jax
 from shoal.envs.masked import Masked
 from shoal.envs.pendulum import Pendulum
 from shoal.envs.spaces import Actions, Observations
@@ -139,8 +139,8 @@ class EnvSource:
         if isinstance(self.target, str) and self.target in JAX_NATIVE:
             return JAX_NATIVE[self.target]()
         made = _resolve(self.target)
-        env = made() if isinstance(made, type) or not isinstance(made, JaxEnv) else made
-        if not isinstance(env, JaxEnv):
+        env = made() if isinstance(made, type) or not is_jax(made) else made
+        if not is_jax(env):
             raise TypeError(f"{self.name} made {type(env).__name__}, which lacks the methods of a JaxEnv")
         return env
 
@@ -198,7 +198,7 @@ def find(target: Any, backend: str = "auto") -> Source:
         if point is not None:
             return _find_object(target, point.value, backend)
         return _find_object(target, target, backend) if ":" in target else _find_id(target, backend)
-    if not callable(target) and not isinstance(target, JaxEnv):
+    if not callable(target) and not is_jax(target):
         raise BadInput(f"environment is {target!r}; it must be an id, `pkg.module:Name`, an Env class or a callable")
     name = str(getattr(target, "__name__", type(target).__name__)).strip("<>")
     return _find_object(name, target, backend)
@@ -224,12 +224,12 @@ def _find_object(name: str, target: Any, backend: str) -> EnvSource:
         made = _resolve(target)
         if isinstance(made, str):
             return replace(_find_id(made, "gymnasium" if backend == "auto" else backend), name=name, target=target)
-        env = made if isinstance(made, JaxEnv) and not isinstance(made, type) else registry.make_by_call(made)
+        env = made if is_jax(made) and not isinstance(made, type) else registry.make_by_call(made)
     except BadInput:
         raise
     except Exception as error:
         raise _unmade(name, error) from error
-    if isinstance(env, JaxEnv):
+    if is_jax(env):
         if backend not in ("auto", "jax"):
             raise BadInput(f"environment {name!r} is written in JAX: its backend is 'jax', not {backend!r}")
         return EnvSource(name, target, "jax", judge="jax", known=_probe_jax(name, env))

@@ -166,7 +166,9 @@ def _undo_obs(space: Any, flat: np.ndarray, at: int) -> tuple[Any, int]:
 def _bounds(space: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """(low, high, bounded) of a Box, flat; unbounded entries have infinite bounds."""
     low, high = space.low.reshape(-1).astype(np.float64), space.high.reshape(-1).astype(np.float64)
-    low, high = np.where(low < -UNBOUNDED, -np.inf, low), np.where(high > UNBOUNDED, np.inf, high)
+    # Integer spaces hold the extremes of their type where they are unbounded.
+    low = np.where(space.bounded_below.reshape(-1) & (low >= -UNBOUNDED), low, -np.inf)
+    high = np.where(space.bounded_above.reshape(-1) & (high <= UNBOUNDED), high, np.inf)
     return low, high, np.isfinite(low) & np.isfinite(high)
 
 
@@ -202,7 +204,8 @@ class _Leaf:
             return columns.astype(np.int8).reshape(envs, *space.shape)
         value = np.clip(columns.astype(np.float64) * self.half + self.middle, self.low, self.high)
         if not np.issubdtype(space.dtype, np.floating):
-            value = np.rint(value)
+            kind = np.iinfo(space.dtype)  # its largest value may have no float64 of its own
+            value = np.clip(np.rint(value), float(kind.min), np.nextafter(float(kind.max) + 1.0, 0.0))
         return np.asarray(value.astype(space.dtype).reshape(envs, *space.shape))
 
     def encode(self, value: Any) -> np.ndarray:

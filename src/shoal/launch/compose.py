@@ -12,6 +12,7 @@ import numpy as np
 from shoal.core.algorithm import Algorithm, LearnerState, Replay, Task
 from shoal.core.blueprint import Blueprint, EnvRows
 from shoal.core.errors import BadInput
+from shoal.core.keys import ENVS, key_data, resumed_at, successor_of
 from shoal.core.program import Context, Fault
 from shoal.core.weights import leaf_names
 from shoal.envs.autoreset import Rows, called
@@ -47,15 +48,25 @@ def state_shapes(plan: Plan) -> LearnerState:
     return make_blueprint(plan, None, None).state_shapes
 
 
-def make_rows(source: Source, envs: int, seed: int, actor: int, context: Context) -> EnvRows:
+def make_rows(source: Source, envs: int, seed: int, start: int, actor: int, context: Context) -> EnvRows:
     """An actor's environments. In every process, a role builds these first."""
 
     def on_fault(kind: str, detail: str) -> None:
         context.fault(Fault(role=context.name, kind=kind, detail=detail))
 
     with called(context.env):
-        batch = source.batch(envs, seed, actor)
+        batch = source.batch(envs, env_seed(seed, start, context.deaths), actor)
     return Rows(batch, on_fault, context.env)
+
+
+def env_seed(seed: int, start: int, deaths: int = 0) -> int:
+    """The seed of an actor's environments.
+
+    In a resumed run and in a successor it is another one than before: the same episodes again would teach nothing, and one that
+    ended an actor would end its successors. Environments that are restored keep the seed of their snapshot.
+    """
+    again = (*resumed_at(start), *successor_of(deaths))
+    return int(key_data(seed, ENVS, *again)[0]) if again else seed
 
 
 def make_blueprint(
@@ -78,7 +89,7 @@ def make_blueprint(
     pure = plan.source.jax_env() if plan.runtime_class.needs_pure_env else None
     blueprint = Blueprint(
         algorithm=algorithm,
-        make_rows=partial(make_rows, plan.source, plan.envs, settings.seed),
+        make_rows=partial(make_rows, plan.source, plan.envs, settings.seed, start),
         actors=plan.actors,
         envs=plan.envs,
         learners=settings.learners,
@@ -93,7 +104,7 @@ def make_blueprint(
         starts=plan.source.starts(algorithm, plan.actors),
         report_every=settings.report_every,
         driven=driven,
-        pure_env=None if pure is None else (BatchedJax(pure, plan.envs), actor_key(settings.seed, 0)),
+        pure_env=None if pure is None else (BatchedJax(pure, plan.envs), actor_key(env_seed(settings.seed, start), 0)),
     )
     if loaded is not None:
         blueprint = with_replay(blueprint, loaded, say)

@@ -62,7 +62,7 @@ class Evaluator:
         """`on_fault` receives each fault, `say` messages for the user. The process starts with the first request."""
         settle_process()
         self.faults = 0  # in all episodes played and filmed
-        self._name, self._most = plan.source.name, plan.settings.max_faults
+        self._name, self._most, self._limit = plan.source.name, plan.settings.max_faults, plan.settings.eval_limit
         self._on_fault, self._say, self._nice = on_fault, say, nice
         self._stage = Stage(make_algorithm(plan), plan.source, record)
         self._timeout = plan.runtime_class.step_timeout(plan.runtime) or STEP_TIMEOUT
@@ -121,7 +121,7 @@ class Evaluator:
     ) -> None:
         """As `play`, without waiting: `look` returns the result. Abandons an evaluation that is still running."""
         todo = [(episode, 0) for episode in range(episodes)]
-        request = PlayRequest(todo, min(TOGETHER, episodes), sample, seed, to_vector(actor).tobytes())
+        request = PlayRequest(todo, min(TOGETHER, episodes), sample, seed, self._limit, to_vector(actor).tobytes())
         self._match = _Match(request, on_episode)
         self.start()
         if self._process is not None:
@@ -148,7 +148,13 @@ class Evaluator:
     def _take(self, match: _Match, message: Message) -> None:
         if isinstance(message, EndedMessage):
             match.ended[message.episode] = (message.ret, message.length)
+            match.cut += message.cut
             match.on_episode(message.ret)
+            if match.played is not None and match.cut:
+                self._say(
+                    f"{match.cut} of {match.episodes} episodes were cut after {self._limit:,} steps (--eval-limit): the policy"
+                    f" does not end them, and {self._name} has no time limit of its own"
+                )
         elif not isinstance(message, ClipMessage | NoPictureMessage):
             match.attempts[message.episode] = match.attempts.get(message.episode, 0) + 1
             self._fault(match, message.kind, message.detail)
@@ -265,6 +271,7 @@ class _Match:
         self.ended: dict[int, tuple[float, int]] = {}
         self.attempts: dict[int, int] = {}
         self.faults = 0
+        self.cut = 0  # episodes
 
     def rest(self) -> PlayRequest:
         """The request for the episodes that are left to play."""

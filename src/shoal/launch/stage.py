@@ -30,6 +30,7 @@ class PlayRequest(msgspec.Struct, frozen=True, tag="play"):
     size: int  # episodes at a time
     sample: bool
     seed: int
+    limit: int  # steps of an episode
     actor: bytes
 
 
@@ -44,11 +45,12 @@ class FilmRequest(msgspec.Struct, frozen=True, tag="film"):
 
 
 class EndedMessage(msgspec.Struct, frozen=True, tag="ended"):
-    """An episode was played to its end."""
+    """An episode was played to its end, or cut at the limit."""
 
     episode: int
     ret: float
     length: int
+    cut: bool
 
 
 class BrokeMessage(msgspec.Struct, frozen=True, tag="broke"):
@@ -107,6 +109,7 @@ class Stage:
             asked.size,
             sample=asked.sample,
             seed=asked.seed,
+            limit=asked.limit,
             mark=mark,
         ):
             yield encode(EndedMessage(*event) if isinstance(event, Ended) else BrokeMessage(*event))

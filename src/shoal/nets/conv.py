@@ -66,7 +66,7 @@ def convolve(params: Params, image: Array, conv: tuple[str, ...]) -> Array:
     for i, text in enumerate(conv):
         layer = params[f"conv{i}"]
         x = jax.nn.relu(correlate(x, layer["w"], parse(text).stride) + layer["b"])
-    return x.reshape(*leading, -1)
+    return _numbers(x).reshape(*leading, -1)  # still bytes if there is no layer
 
 
 def correlate(x: Array, w: Array, stride: int) -> Array:

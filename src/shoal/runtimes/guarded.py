@@ -110,7 +110,12 @@ class Guarded:
         if self._ended is None:
             wait_for_any([self], seconds)
             self._read()
-            self._look()
+            yield from self._heard()  # before the look: it may say that the process has started
+            if self._ended is None:
+                self._look()
+        yield from self._heard()
+
+    def _heard(self) -> Iterator[bytes]:
         while (whole := self._next()) is not None:
             kind, data = whole
             if kind == READY:

@@ -134,6 +134,7 @@ class Wiring(msgspec.Struct, frozen=True):
 
     name: str
     index: int  # its place among the pulses
+    deaths: int  # of its predecessors
     core: int | None
     arena: int
     arena_size: int
@@ -158,6 +159,7 @@ class Child:
     messages: int  # our end of its message pipe
     index: int
     core: int | None
+    deaths: int  # of its predecessors
     unread: bytes = b""
 
 
@@ -226,12 +228,13 @@ class ProcessesSession:
     def _offset(self) -> int:
         return pulses(len(self._program.roles)).nbytes
 
-    def _spawn(self, spec: RoleSpec, index: int, core: int | None) -> None:
+    def _spawn(self, spec: RoleSpec, index: int, core: int | None, deaths: int = 0) -> None:
         mine, theirs = os.pipe()
         os.set_blocking(mine, False)
         wiring = Wiring(
             name=spec.name,
             index=index,
+            deaths=deaths,
             core=core,
             arena=self._arena_fd,
             arena_size=self._size,
@@ -256,7 +259,7 @@ class ProcessesSession:
             raise
         finally:
             os.close(theirs)
-        self._children[spec.name] = Child(spec, process, mine, index, core)
+        self._children[spec.name] = Child(spec, process, mine, index, core, deaths)
 
     def _watch(self) -> None:
         """Read the children's messages; replace children that died or hang."""
@@ -297,7 +300,7 @@ class ProcessesSession:
         del self._children[child.spec.name]  # if the successor cannot be started, there is nothing left to close
         os.close(child.messages)
         self._faults.append(Fault(role=child.spec.name, kind=kind, detail=detail))
-        self._spawn(child.spec, child.index, child.core)
+        self._spawn(child.spec, child.index, child.core, child.deaths + 1)
 
     def snapshots(self, exact: bool = True) -> Snapshot:
         return lasting(self._main)

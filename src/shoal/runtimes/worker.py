@@ -71,7 +71,7 @@ def work(wiring: Wiring, say: Callable[[str, str, int], None]) -> None:
     farewell = Farewell()
     signal.signal(signal.SIGTERM, farewell.ask)
     try:
-        role = spec.build(ports, Context(name=spec.name, fault=fault, beat=farewell.check, env=pulse.env))
+        role = spec.build(ports, Context(spec.name, fault, farewell.check, pulse.env, wiring.deaths))
         gc.freeze()  # everything built so far stays: garbage collections need not scan it again
         pulse.ready()
         for report in drive(role.run(), PAUSE, farewell.check):
