@@ -288,6 +288,7 @@ for moment in range(moments):
     moved += last > newest
     newest = last
     assert not alerts, alerts
+    assert checkpoints.save(last, content(last), {"step": last}, score=0.0)  # the next writer sweeps
     assert not any(name.endswith(".tmp") for name in os.listdir(folder))
 print(moved, leftovers)
 """
@@ -306,8 +307,8 @@ def test_killed_at_200_moments_the_old_or_the_new_loads(tmp_path: Path) -> None:
         )
         for seed in (1, 2)
     ]
-    for run in runs:
-        out, error = run.communicate(timeout=60)
+    answers = [run.communicate(timeout=60) for run in runs]  # of all, before the first may fail the test
+    for run, (out, error) in zip(runs, answers, strict=True):
         assert run.returncode == 0, error
         moved += int(out.split()[0])
         leftovers += int(out.split()[1])
