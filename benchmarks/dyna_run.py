@@ -1,4 +1,4 @@
-"""One CartPole-v1 training per seed: real steps until training episodes, and until greedy episodes on the way, reach each goal.
+"""One CartPole-v1 training per seed: real steps until greedy episodes on the way reach each goal.
 
 Prints one JSON object per line. Runs inline: results depend on the seed alone, never on the load of the machine.
 """
@@ -9,7 +9,6 @@ import argparse
 import json
 import shutil
 import tempfile
-from collections import deque
 from pathlib import Path
 from typing import Any
 
@@ -23,35 +22,31 @@ from shoal.experiment import resolve
 from shoal.launch.compose import make_blueprint
 
 GOALS = (195, 475)
-WINDOW = 100  # training episodes of the mean
 CHECKED = 20  # greedy episodes of one check
 LOOK = 512  # real steps between two checks
 PLAIN = {"runtime": "inline", "sinks": ("jsonl",), "checkpoint_every": 1e9, "keep": 1}
 
 
 class Judge:
-    """A callback: follows the mean of training episodes, and plays greedy ones until those have reached the last goal."""
+    """A callback that plays greedy episodes until they have reached the last goal."""
 
     def __init__(self, algorithm: Any) -> None:
         self._algorithm = algorithm
         self._act = jax.jit(self._greedy)
-        self._recent: deque[float] = deque(maxlen=WINDOW)
         self._next = LOOK
         self._episodes = 0
-        self.training: dict[int, tuple[int, int]] = {}  # by goal: real steps and episodes
-        self.greedy: dict[int, tuple[int, int]] = {}
+        self.greedy: dict[int, tuple[int, int]] = {}  # by goal: real steps and episodes
         self.gradients = 0.0
 
     def __call__(self, report: Report) -> bool:
         self._episodes += len(report.episodes)
-        self._recent.extend(episode.ret for episode in report.episodes)
         self.gradients = float(report.state.step)
-        at = (report.env_steps, self._episodes)
-        if len(self._recent) == WINDOW:
-            _note(self.training, float(np.mean(self._recent)), at)
         if report.env_steps >= self._next and GOALS[-1] not in self.greedy:
             self._next += LOOK
-            _note(self.greedy, self._check(report.state), at)
+            mean = self._check(report.state)
+            for goal in GOALS:
+                if mean >= goal:
+                    self.greedy.setdefault(goal, (report.env_steps, self._episodes))
         return False
 
     def _greedy(self, actor: Any, obs: Any) -> Any:
@@ -72,15 +67,9 @@ class Judge:
         return float(total.mean())
 
 
-def _note(found: dict[int, tuple[int, int]], mean: float, at: tuple[int, int]) -> None:
-    for goal in GOALS:
-        if mean >= goal:
-            found.setdefault(goal, at)
-
-
-def run(seed: int, until: float | None, settings: dict[str, Any]) -> dict[str, Any]:
-    """Train until the mean of training episodes is `until`, or to the end of the budget; then 100 greedy episodes."""
-    settings = {**PLAIN, **settings, "seed": seed, "until_return": until, "eval_episodes": 100}
+def run(seed: int, settings: dict[str, Any]) -> dict[str, Any]:
+    """Train to the end of the budget; then 100 greedy episodes."""
+    settings = {**PLAIN, **settings, "seed": seed, "eval_episodes": 100}
     judge = Judge(make_blueprint(resolve("CartPole-v1", settings), None, None).algorithm)
     folder = Path(tempfile.mkdtemp(prefix="dyna-"))
     try:
@@ -94,7 +83,6 @@ def run(seed: int, until: float | None, settings: dict[str, Any]) -> dict[str, A
         "env_steps": summary["env_steps"],
         "episodes": summary["episodes"],
         "gradients_per_step": judge.gradients / summary["env_steps"],
-        "training": {goal: judge.training.get(goal) for goal in GOALS},
         "greedy": {goal: judge.greedy.get(goal) for goal in GOALS},
         "eval_mean": summary["eval_mean"],
         "wall_s": summary["wall_s"],
@@ -105,10 +93,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("settings", help="of `shoal train`, as JSON")
     parser.add_argument("--seeds", nargs="+", type=int, default=[0])
-    parser.add_argument("--until", type=float, help="a mean of the last 100 training episodes at which to end")
     args = parser.parse_args()
     for seed in args.seeds:
-        print(json.dumps(run(seed, args.until, json.loads(args.settings))), flush=True)
+        print(json.dumps(run(seed, json.loads(args.settings))), flush=True)
 
 
 if __name__ == "__main__":

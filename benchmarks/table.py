@@ -39,8 +39,6 @@ COLUMNS = {
     "gradients_per_step": "gradients a step",
     "greedy_195": "greedy mean of 195",
     "greedy_475": "greedy mean of 475",
-    "training_195": "training mean of 195",
-    "training_475": "training mean of 475",
     "seeds_good": "seeds by greedy return",
     "return_mean": "training return",
     "eval_sampled_mean": "sampled return",
