@@ -242,7 +242,6 @@ def test_a_really_full_disk(tmp_path: Path) -> None:
 SAVER = """
 import os, random, signal, sys, time
 import numpy as np
-import safetensors.numpy
 from shoal.run.checkpoints import Checkpoints
 
 folder, moments, seed = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
@@ -288,8 +287,8 @@ for moment in range(moments):
     moved += last > newest
     newest = last
     assert not alerts, alerts
-    assert checkpoints.save(last, content(last), {"step": last}, score=0.0)  # the next writer sweeps
-    assert not any(name.endswith(".tmp") for name in os.listdir(folder))
+    checkpoints.save(last, content(last), {"step": last}, score=0.0)
+    assert not any(name.endswith(".tmp") for name in os.listdir(folder)), "the next writer sweeps"
 print(moved, leftovers)
 """
 
