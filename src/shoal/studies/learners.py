@@ -127,8 +127,8 @@ class LearnersConfig:
     """environment steps of each measured run"""
     seeds: Positive = 3
     """measured runs of each combination, and simulations with different random times"""
-    grids: tuple[dict[str, Any], ...]
-    """the measured runs, as in the runner `compare:grids`"""
+    grids: tuple[dict[str, Any], ...] = ()
+    """the measured runs, as in the runner `compare:grids`; none: only the simulation"""
     timed: dict[str, Any]
     """settings of `shoal train` whose unroll, update and exchange are timed"""
     simulated: tuple[tuple[Positive, Positive], ...]
@@ -147,7 +147,7 @@ def learners(size: Mapping[str, Any], folder: Path, tell: Tell) -> dict[str, Any
 
     config = build(LearnersConfig, size)
     shared = {name: getattr(config, name) for name in GridsConfig.__dataclass_fields__ if hasattr(config, name)}
-    found = grids(shared, folder, tell)
+    found = grids(shared, folder, tell) if config.grids else {"rows": [], "figures": [], "notes": []}
     times = measure_times(config.env, config.timed, {pair[0] for pair in config.simulated}, config.repeats)
     rows = [
         _row(config, times, many, actors, latency)
