@@ -68,16 +68,18 @@ def measure_times(env: str, settings: Mapping[str, Any], learners: Iterable[int]
         if n > 1
     }
     spread = float(np.mean([np.std(np.log(took)) for took in (unroll, alone, together)]))
-    return Times(*(float(np.median(took)) for took in (unroll, alone, together)), exchange, spread)
+    medians = [float(np.median(took)) for took in (unroll, alone, together)]
+    return Times(medians[0], medians[1], medians[2], exchange, spread)
 
 
 def _timed(call: Callable[[], Any], repeats: int) -> np.ndarray:
+    ready: Any = jax.block_until_ready
     for _ in range(WARM):
-        jax.block_until_ready(call())
+        ready(call())
     took = []
     for _ in range(repeats):
         began = time.process_time()
-        jax.block_until_ready(call())
+        ready(call())
         took.append(time.process_time() - began)
     return np.asarray(took)
 
