@@ -34,6 +34,7 @@ def measure(name: str, size: int, times: int) -> list[dict[str, Any]]:
     sampler, rng, sizes = make_sampler(replay, 1, size), np.random.default_rng(0), np.array([size])
     sampler.note(np.arange(size))
     sampler.feedback(np.arange(size), rng.exponential(size=size))
+    sampler.draw(rng, sizes, 1, BATCH, 0.4)  # not counted: sums up what was filled in
     rows, newest = [], 0
     for count in GRADIENTS:
         took = np.zeros((times, 3))  # note, draw, feedback

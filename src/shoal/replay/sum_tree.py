@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-SMALL = 1 << 17  # leaves: recomputing a whole tree up to this size costs less than updating a few paths
-MANY = 256  # setting more than one leaf in this many is also cheaper by recomputing the whole tree
+WHOLE = 32  # nodes of a level per changed leaf, up to which computing the whole level costs less than picking the changed nodes
 
 
 class SumTree:
@@ -51,14 +50,15 @@ class SumTree:
         if not self._changed:
             return
         levels = list(zip(self._levels[:0:-1], self._levels[-2::-1], strict=True))  # (below, above), from the leaves up
-        if self._size <= SMALL or sum(map(len, self._changed)) * MANY > self._size:
-            for below, above in levels:
-                np.add(below[::2], below[1::2], out=above)
-        else:
+        changed = sum(map(len, self._changed))
+        picked = [pair for pair in levels if len(pair[1]) > WHOLE * changed]  # the large levels come first
+        if picked:
             nodes = np.concatenate(self._changed)
-            for below, above in levels:
-                nodes = nodes >> 1
-                above[nodes] = below[2 * nodes] + below[2 * nodes + 1]
+        for below, above in picked:
+            nodes = nodes >> 1
+            above[nodes] = below[2 * nodes] + below[2 * nodes + 1]
+        for below, above in levels[len(picked) :]:
+            np.add(below[::2], below[1::2], out=above)
         self._changed = []
 
     def find(self, shares: np.ndarray) -> np.ndarray:
