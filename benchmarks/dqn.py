@@ -48,15 +48,27 @@ def dqn_solve(quick: bool) -> Result:
 
 
 def replay_draw(quick: bool) -> Result:
-    """Microseconds to draw 1 or 64 minibatches of 128 rows and to store their errors, with the seeded sampler and with cpprb's
-    tree."""
+    """Microseconds that a sampler adds to a gradient of 256 rows (noting a new row, drawing, storing errors), in calls of 1 or 64
+    gradients, on a full replay of 131 thousand, 1 million and 10 million rows: uniform, the seeded tree, and cpprb's up to a
+    million. Means over all calls."""
     script = str(rooms.HERE / "replay_speed.py")
-    found = rooms.run_json([PYTHON, script, "--times", str(10 if quick else 200)], timeout=300)["rows"]
+    words = ["--times", "5", "--sizes", str(1 << 17)] if quick else []
+    found = rooms.run_json([PYTHON, script, *words], timeout=600)["rows"]
     rows, cost = [], {}
     for row in found:
-        us = row["draw_us"] + row["feedback_us"]
-        cost[row["sampler"], row["rows"], row["minibatches"]] = us
-        case = f"{row['minibatches']} of {row['rows']:,} rows"
-        rows.append({"who": row["sampler"], "case": case, "us_per_minibatch": us / row["minibatches"]})
-    times = ratio(*(cost[f"prioritized, {who}", 1 << 16, 64] for who in ("cpprb", "seeded")))
-    return Result(rows, [Target("times quicker than cpprb, 64 minibatches of 65,536 rows", times, ">= 1")])
+        cost[row["sampler"], row["rows"], row["gradients"]] = row["us"]
+        case = f"calls of {row['gradients']}, {row['rows']:,} rows"
+        us = {"us_per_gradient": row["us"], "median_us": row["median_us"], "slowest_us": row["slowest_us"]}
+        rows.append({"who": row["sampler"], "case": case, **us})
+    seeded, uniform = "prioritized, seeded", "uniform"
+    small, large = 1 << 17, 10_000_000
+    more = cost[seeded, small, 64] - cost[uniform, small, 64]
+    times = ratio(cost["prioritized, cpprb", small, 64], cost[seeded, small, 64])
+    targets = [
+        Target("us more than uniform, 131,072 rows, calls of 64", more, "<= 15"),
+        Target("times quicker than cpprb, 131,072 rows, calls of 64", times, ">= 1"),
+    ]
+    if not quick:  # logarithms: 23.3 levels to 17; a cost that is linear in the rows would be 76 times as high
+        growth = ratio(cost[seeded, large, 1], cost[seeded, small, 1])
+        targets.append(Target("10 million rows: times the cost of 131,072, calls of 1", growth, "<= 4"))
+    return Result(rows, targets)

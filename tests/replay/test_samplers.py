@@ -211,6 +211,32 @@ class TestSumTree:
         expected = [int(np.searchsorted(np.cumsum(leaves), share * leaves.sum(), side="right")) for share in shares]
         assert tree.find(shares).tolist() == expected
 
+    @pytest.mark.parametrize("count", [1, 3, 50, 5000])
+    def test_empty_leaves_are_never_found(self, count: int) -> None:
+        """Also with weights of very different size, whose sums round, and shares as near to 1 as there are."""
+        rng, tree = np.random.default_rng(count), SumTree(3000)
+        weights = np.where(rng.random(3000) < 0.9, 0.0, 10.0 ** rng.integers(-12, 12, 3000))
+        weights[-700:] = 0.0
+        tree.set(np.arange(3000), weights)
+        shares = rng.random(count)
+        shares[0] = np.nextafter(1.0, 0.0)
+        found = tree.find(shares)
+        assert (weights[found] > 0).all()
+        ends = np.cumsum(weights) / weights.sum()
+        assert np.all(shares <= ends[found] + 1e-12) and np.all(
+            shares >= ends[found] - weights[found] / weights.sum() - 1e-12
+        )
+
+    def test_several_changes_before_a_search_count_like_one(self) -> None:
+        rng, one, other = np.random.default_rng(0), SumTree(200_000), SumTree(200_000)
+        for _ in range(5):
+            indices, weights = rng.integers(0, 200_000, 40), rng.random(40)
+            for tree in (one, other):
+                tree.set(indices, weights)
+            assert other.total > 0  # which brings its inner nodes up to date
+        shares = rng.random(500)
+        assert one.total == other.total and one.find(shares).tobytes() == other.find(shares).tobytes()
+
     def test_the_same_leaves_give_the_same_tree(self) -> None:
         rng = np.random.default_rng(0)
         weights, one, other = rng.random(500), SumTree(500), SumTree(500)

@@ -20,6 +20,7 @@ ROOMS = {
     "compare": "shoal.studies.compare",
     "federation": "shoal.federation.experiments",
     "horizons": "shoal.studies.horizons",
+    "learners": "shoal.studies.learners",
     "optimize": "shoal.optimize.experiments",
     "tuning": "shoal.tuning.experiments",
     "zoo": "shoal.studies.zoo",
