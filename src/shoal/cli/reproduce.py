@@ -14,7 +14,7 @@ from shoal.core.errors import BadInput, nearest
 from shoal.studies.reproduce import experiments_folder, names, read_deviations, read_reference, read_spec
 
 SWITCHES = ("quick", "missing", "list", "json", "quiet", "help")
-OPTIONS = ("seeds", "out", "env", "algo")
+OPTIONS = ("seeds", "out", "env", "algo", "problem")
 # Modules that run experiments, by the first word of a spec's `runner = "room:name"`. Each has RUNNERS, by name.
 ROOMS = {
     "compare": "shoal.studies.compare",
@@ -37,6 +37,7 @@ report.html. An experiment is a folder in experiments/ of a source checkout.
   --seeds N       runs of each, instead of the spec's number
   --env, --algo   zoo: only these environments and algorithms, separated by commas; other rows of docs/zoo.md stay
   --missing       zoo: only agents that have no row in docs/zoo.md yet, so that an interrupted run goes on
+  --problem NAME  hypertrick-vs-hyperband: only these of its problems, separated by commas
   --out FOLDER    where to write (runs/reproduce-NAME-...)
   --quiet         no progress
   --json          one JSON object as the last line of standard output
@@ -62,6 +63,8 @@ def run(words: list[str]) -> int:
     if "seeds" in parsed.options:
         chosen["seeds"] = whole_number(parsed, "seeds", 1)
     chosen |= _part(parsed.options, "missing" in parsed.switches, name)
+    if "problem" in parsed.options:
+        chosen["problems"] = _problems(parsed.options["problem"], chosen, name)
     runner = find_runner(spec["runner"], name)
     reference = read_reference(root / name / "reference.csv")
     deviations = read_deviations(root / name / "README.md")
@@ -113,6 +116,17 @@ def _part(options: Mapping[str, str], missing: bool, name: str) -> dict[str, Any
         for what in ("env", "algo"):
             chosen[f"only_{what}s"] = [text for text in options.get(what, "").split(",") if text]
     return chosen
+
+
+def _problems(text: str, size: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """The chosen problems of an experiment that has several."""
+    known: dict[str, Any] = size.get("problems", {})
+    if not known:
+        raise BadInput(f"--problem chooses problems of an experiment; {name} has none")
+    for each in (asked := [word for word in text.split(",") if word]):
+        if each not in known:
+            raise BadInput(f"{name} has no problem {each!r}.{nearest(each, known)} There are: {', '.join(known)}.")
+    return {each: known[each] for each in asked} or known
 
 
 def find_runner(where: str, name: str) -> Any:

@@ -76,7 +76,8 @@ def versus(size: Mapping[str, Any], folder: Path, tell: Tell) -> dict[str, Any]:
         if models[0]:
             figures.append(_gantt(problem, {method: found[0] for method, found in studies.items()}, models[0]))
         for method, found in measured.items():
-            values = {name: [one[name] for one in found] for name in MEASURES}
+            shown = [name for name in MEASURES if not (name == "simulated" and math.isnan(found[0][name]))]
+            values = {name: [one[name] for one in found] for name in shown}
             rows.append({"keys": {"method": f"{problem}, {method}"}, "values": values})
             best = max(studies[method], key=lambda study: study.confirmed[0].mean if study.confirmed else -math.inf)
             tried = ", ".join(f"{k} {f'{v:.3g}' if isinstance(v, float) else v}" for k, v in best.best.settings.items())
