@@ -9,12 +9,15 @@ from typing import Any
 import pytest
 from fake_runs import FakeRuns
 
+from shoal.observe.comparison_figures import draw
+from shoal.tuning import study as studies
 from shoal.tuning.config import Plan, make_config, prepare
 from shoal.tuning.document import document_of
 from shoal.tuning.events import Course, Event, Lost, Opened, Reported, Started, Tasked
 from shoal.tuning.modelled import fitted, modelled, reported, search_pieces
 from shoal.tuning.simulate import Trials, draw_trials, simulate
 from shoal.tuning.study import run_study
+from shoal.tuning.versus import versus
 
 STUDY: dict[str, Any] = {
     "env": "CartPole-v1",
@@ -98,3 +101,26 @@ def test_the_report_draws_the_simulated_schedule_below_the_measured_one(tmp_path
         "simulated with this study's phase times, search only",
     ]
     assert [len(panel["pieces"]) for panel in panels] == [6, 6]
+
+
+def test_a_comparison_shows_both_schedules_of_every_method(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fake_study(values: dict[str, Any], folder: Path) -> Any:
+        return run_study(values, folder=folder, trainings=FakeRuns(lambda settings, step: float(step)))
+
+    monkeypatch.setattr(studies, "run_study", fake_study)
+    problem = {**STUDY, "trials": 4, "phases": 2, "phase": "200steps"}
+    size = {
+        "problems": {"Fake": problem},
+        "methods": ["hypertrick", "sh"],
+        "confirm": "top1x2",
+        "workers": 2,
+        "seeds": 2,
+    }
+    found = versus(size, tmp_path, lambda done, total, what: None)
+    rows = {row["keys"]["method"]: row["values"] for row in found["rows"] if "method" in row["keys"]}
+    assert [len(values["simulated"]) for values in rows.values()] == [2, 2]
+    [figure] = found["figures"]
+    titles = [panel["title"].partition(":")[0] for panel in figure["panels"]]
+    assert titles == ["hypertrick, measured", "hypertrick, simulated", "sh, measured", "sh, simulated"]
+    assert all(piece["verdict"] != "tested" for panel in figure["panels"] for piece in panel["pieces"])
+    assert len(draw(figure, {}).axes) == 4
