@@ -73,6 +73,10 @@ def main() -> None:
         one = statistics.median(run[name] for run in runs)
         total = one * asked.agents
         lines.append(f"| {title} | {whole[name]:.1f} | {total:,.0f} ({one:.1f} each) | 1/{total / whole[name]:.1f} |")
+    lines += [
+        "",
+        "The goal is at most 1/20. The study's command also writes its ledger and report.html, the runs no report.",
+    ]
     text = "\n".join(lines) + "\n"
     (Path(__file__).parent / "results" / "population.md").write_text(text)
     print(text)
