@@ -173,6 +173,12 @@ def test_the_list_names_every_experiment(shoal: Command) -> None:
         (["lto-ackley", "--seeds", "0"], "--seeds is 0: at least 1"),
         (["lto-ackley", "--seed", "1"], "unknown option --seed. Did you mean '--seeds'"),
         (["lto-ackley", "--env", "Pong-v5"], "--env chooses a part of the zoo; lto-ackley has none"),
+        (["lto-ackley", "--problem", "CartPole"], "--problem chooses problems of an experiment; lto-ackley has none"),
+        (
+            ["hypertrick-vs-hyperband", "--problem", "Cartpole"],
+            "hypertrick-vs-hyperband has no problem 'Cartpole'. Did you mean 'CartPole'",
+        ),
+        (["lto-ackley", "--missing"], "--missing chooses a part of the zoo; lto-ackley has none"),
         (
             ["zoo", "--quiet", "--env", "CartPole-v2"],
             "the zoo has no environment 'CartPole-v2'. Did you mean 'CartPole-v1'",

@@ -18,6 +18,7 @@ from shoal.cli.main import main
 from shoal.core.errors import BadInput, RunFailed
 from shoal.core.program import Report
 from shoal.process.lock import Holder, RunLock, holder_of
+from shoal.process.relay import RemoteCommand
 from shoal.studies.handle import RunHandle, flags_of
 
 LONG, UPDATE = 10**9, 8 * 2
@@ -63,6 +64,45 @@ def test_a_run_is_read_paused_and_goes_on_elsewhere_bit_for_bit(tmp_path: Path) 
     )
     assert whole.summary["ended"] == "stopped"
     assert whole.params_hash == ended["params_sha256"]
+
+
+@pytest.mark.slow
+def test_a_launcher_runs_it_elsewhere_and_passes_requests_on(tmp_path: Path) -> None:
+    """`sh -c` stands for `ssh node1`: it takes a line for a shell, and knows nothing of our signals."""
+    run = RunHandle.start(
+        "CartPole-v1", out=tmp_path / "run", steps=LONG, metrics_every=0, launcher="sh -c", **SETTINGS
+    )
+    next(run.metrics())
+    assert run._command is not None
+    holder = holder_of(run.path)
+    assert holder is not None and holder.pid != run._command.pid, "a process of the relay trains"
+    run.pause()
+    assert run.wait()["ended"] == "paused"
+    rest = RunHandle.start(resume=run.path, steps=LONG, launcher="sh -c")
+    next(rest.metrics())
+    assert isinstance(rest._command, RemoteCommand)
+    rest._command.hang_up()  # as when the driver or the connection has gone
+    assert rest.wait()["ended"] == "stopped"
+
+
+def test_a_launcher_passes_on_how_it_ended(tmp_path: Path) -> None:
+    refused = RunHandle.start("NoSuchEnv-v0", out=tmp_path / "a", launcher="sh -c")
+    killed = RunHandle.start("CartPole-v1", out=tmp_path / "b", steps=LONG, launcher="sh -c", **SETTINGS)
+    with pytest.raises(BadInput, match="NoSuchEnv-v0"):
+        refused.wait()
+    killed.kill()
+    with pytest.raises(RunFailed):
+        killed.wait()
+    assert killed.code == 128 + signal.SIGKILL
+
+
+@pytest.mark.parametrize(
+    ("launcher", "told"), [("nosuch node1", "no program 'nosuch'"), ("ssh 'node1", "No closing quotation")]
+)
+def test_a_launcher_that_cannot_start_is_refused(tmp_path: Path, launcher: str, told: str) -> None:
+    with pytest.raises(BadInput, match=told):
+        RunHandle.start("CartPole-v1", out=tmp_path / "a", launcher=launcher)
+    assert not (tmp_path / "a").exists()
 
 
 def test_the_command_stops_a_run(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

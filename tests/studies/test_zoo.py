@@ -26,10 +26,13 @@ SIZE: dict[str, Any] = {"agents": AGENTS, "episodes": 4, "seeds": 4, "publish": 
 class Commands:
     """Instead of processes: run folders and evaluations as told."""
 
-    def __init__(self, score: float = 400.0, broken: Sequence[str] = ()) -> None:
+    def __init__(self, score: float = 400.0, broken: Sequence[str] = (), interrupted_at: int = -1) -> None:
         self.score, self.broken, self.words = score, broken, list[list[str]]()
+        self.interrupted_at = interrupted_at
 
     def __call__(self, words: Sequence[str]) -> Finished:
+        if len(self.words) == self.interrupted_at:
+            raise KeyboardInterrupt
         self.words.append(list(words))
         if words[0] == "train":
             if any(f"{words[1]} {words[3]}" == name for name in self.broken):
@@ -91,6 +94,33 @@ def test_a_partial_run_changes_only_its_rows(checkout: Path, monkeypatch: pytest
     assert "| Pendulum-v1 | sac |  |" in after, "not measured yet"
 
 
+def test_an_interrupted_run_goes_on_with_the_missing_agents(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        run(monkeypatch, checkout, Commands(interrupted_at=9), missing=True)
+    assert list(read_rows(checkout / "experiments" / "zoo" / "ours.json")) == ["CartPole-v1 ppo"]
+    commands = Commands()
+    found = run(monkeypatch, checkout, commands, missing=True)
+    assert [row["keys"]["agent"] for row in found["rows"]] == ["CartPole-v1 dqn", "Pendulum-v1 sac"]
+    assert len(commands.words) == 2 * 2 * 4, "nothing of the agent that was done"
+    with pytest.raises(BadInput, match="already; without --missing they are measured again"):
+        run(monkeypatch, checkout, commands, missing=True)
+
+
+def test_the_page_says_how_loaded_the_machine_was_and_which_budget_was_asked_for(
+    checkout: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module.os, "getloadavg", lambda: (7.25, 3.0, 1.0))
+    commands = Commands()
+    run(monkeypatch, checkout, commands, only_envs=["CartPole-v1"], budgets={"CartPole-v1 dqn": 4000})
+    page = (checkout / "docs" / "zoo.md").read_text().splitlines()
+    [ppo, dqn] = [line.split(" | ") for line in page if line.startswith("| CartPole-v1 ")]
+    assert page[page.index(BEGIN) + 4].split(" | ")[7:9] == ["seconds", "load"]
+    assert ppo[5] == "5,000" and ppo[7:9] == ["2", "7.2"]
+    assert dqn[5] == "5,000 (`--steps 4000`)"
+    asked = [words[words.index("--steps") + 1] for words in commands.words if "--steps" in words]
+    assert asked == ["4000"] * 4
+
+
 def test_an_agent_that_fails_on_a_seed_has_no_score(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found = run(monkeypatch, checkout, Commands(broken=["CartPole-v1 dqn"]))
     assert [row["keys"]["agent"] for row in found["rows"]] == ["CartPole-v1 ppo", "Pendulum-v1 sac"]
@@ -111,6 +141,7 @@ def test_a_small_size_is_not_published(checkout: Path, monkeypatch: pytest.Monke
     ("changed", "told"),
     [
         ({"only_envs": ["CartPole-v2"]}, r"no environment 'CartPole-v2'\. Did you mean 'CartPole-v1'"),
+        ({"budgets": {"CartPole-v1 pp": 5}}, r"budgets has 'CartPole-v1 pp', .* Did you mean 'CartPole-v1 ppo'"),
         ({"only_algos": ["pp"]}, r"no algorithm 'pp'\. Did you mean 'ppo'"),
         ({"only_envs": ["Pendulum-v1"], "only_algos": ["dqn"]}, "no dqn on Pendulum-v1"),
     ],

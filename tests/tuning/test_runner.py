@@ -62,6 +62,18 @@ def test_every_scheduler_comes_to_its_end_and_replays(tmp_path: Path, scheduler:
     assert (study.alpha == 1) == (scheduler in ("none", "pbt"))
 
 
+def test_halving_preempts_on_as_many_workers_as_in_the_slides_figure(tmp_path: Path) -> None:
+    """16 trials on 6 workers: 16, 8, 4 and 2 phases, each after a barrier; every promotion resumes a checkpoint."""
+    runs = FakeRuns(score)
+    study = study_of(tmp_path, runs, scheduler="sh", trials=16, workers=6)
+    pieces = study.pieces
+    assert [sum(piece.end == unit for piece in pieces) for unit in (1, 2, 3, 4)] == [16, 8, 4, 2]
+    assert study.summary()["switches"] == 14 == sum(go_on for _, _, go_on in runs.started)
+    assert {piece.slot for piece in pieces} == set(range(6)) and study.alpha == 30 / 64
+    for unit in (1, 2, 3):
+        assert max(p.stop for p in pieces if p.end == unit) <= min(p.start for p in pieces if p.end == unit + 1)
+
+
 def test_equal_trials_for_every_scheduler(tmp_path: Path) -> None:
     tried = [
         [trial.settings for trial in study_of(tmp_path / name, scheduler=name).trials] for name in ("hypertrick", "sh")

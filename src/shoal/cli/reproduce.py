@@ -13,8 +13,8 @@ from shoal.cli.series_progress import series_progress
 from shoal.core.errors import BadInput, nearest
 from shoal.studies.reproduce import experiments_folder, names, read_deviations, read_reference, read_spec
 
-SWITCHES = ("quick", "list", "json", "quiet", "help")
-OPTIONS = ("seeds", "out", "env", "algo")
+SWITCHES = ("quick", "missing", "list", "json", "quiet", "help")
+OPTIONS = ("seeds", "out", "env", "algo", "problem")
 # Modules that run experiments, by the first word of a spec's `runner = "room:name"`. Each has RUNNERS, by name.
 ROOMS = {
     "compare": "shoal.studies.compare",
@@ -27,7 +27,7 @@ ROOMS = {
 }
 
 USAGE = """usage: shoal reproduce NAME [--quick] [--seeds N] [--out FOLDER] [--quiet] [--json]
-       shoal reproduce zoo [--env ENV,...] [--algo ALGO,...] [...]
+       shoal reproduce zoo [--env ENV,...] [--algo ALGO,...] [--missing] [...]
        shoal reproduce --list
 
 Repeats a published experiment, and writes our numbers beside the published ones: results.json, table.md, figures and
@@ -37,6 +37,8 @@ report.html. An experiment is a folder in experiments/ of a source checkout.
   --quick         a small size that shows that everything runs (CI); the full size takes minutes
   --seeds N       runs of each, instead of the spec's number
   --env, --algo   zoo: only these environments and algorithms, separated by commas; other rows of docs/zoo.md stay
+  --missing       zoo: only agents that have no row in docs/zoo.md yet, so that an interrupted run goes on
+  --problem NAME  hypertrick-vs-hyperband: only these of its problems, separated by commas
   --out FOLDER    where to write (runs/reproduce-NAME-...)
   --quiet         no progress
   --json          one JSON object as the last line of standard output
@@ -61,7 +63,9 @@ def run(words: list[str]) -> int:
     chosen = {**spec.get("all", {}), **spec[size]}
     if "seeds" in parsed.options:
         chosen["seeds"] = whole_number(parsed, "seeds", 1)
-    chosen |= _part(parsed.options, name)
+    chosen |= _part(parsed.options, "missing" in parsed.switches, name)
+    if "problem" in parsed.options:
+        chosen["problems"] = _problems(parsed.options["problem"], chosen, name)
     runner = find_runner(spec["runner"], name)
     reference = read_reference(root / name / "reference.csv")
     deviations = read_deviations(root / name / "README.md")
@@ -103,14 +107,27 @@ def run(words: list[str]) -> int:
     return 0
 
 
-def _part(options: Mapping[str, str], name: str) -> dict[str, Any]:
+def _part(options: Mapping[str, str], missing: bool, name: str) -> dict[str, Any]:
     """The part of the zoo to run."""
-    given = {option: options[option] for option in ("env", "algo") if option in options}
+    given = [option for option in ("env", "algo") if option in options] + ["missing"] * missing
     if given and name != "zoo":
-        raise BadInput(f"--{next(iter(given))} chooses a part of the zoo; {name} has none")
-    if not given:
-        return {}
-    return {f"only_{what}s": [text for text in given.get(what, "").split(",") if text] for what in ("env", "algo")}
+        raise BadInput(f"--{given[0]} chooses a part of the zoo; {name} has none")
+    chosen: dict[str, Any] = {"missing": True} if missing else {}
+    if "env" in options or "algo" in options:
+        for what in ("env", "algo"):
+            chosen[f"only_{what}s"] = [text for text in options.get(what, "").split(",") if text]
+    return chosen
+
+
+def _problems(text: str, size: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """The chosen problems of an experiment that has several."""
+    known: dict[str, Any] = size.get("problems", {})
+    if not known:
+        raise BadInput(f"--problem chooses problems of an experiment; {name} has none")
+    for each in (asked := [word for word in text.split(",") if word]):
+        if each not in known:
+            raise BadInput(f"{name} has no problem {each!r}.{nearest(each, known)} There are: {', '.join(known)}.")
+    return {each: known[each] for each in asked} or known
 
 
 def find_runner(where: str, name: str) -> Any:

@@ -55,7 +55,7 @@ def run_command(words: Sequence[str]) -> Finished:
 
     before = signal.signal(signal.SIGTERM, leave)
     try:
-        child = _started(words, subprocess.PIPE, subprocess.PIPE)
+        child = start(words, subprocess.PIPE, subprocess.PIPE)
         try:
             out, err = child.communicate()
         except BaseException:
@@ -83,12 +83,15 @@ class Command:
         self._err, path = tempfile.mkstemp()  # not a pipe, which could fill up and block it
         os.unlink(path)
         orphaned = signal.SIGKILL if slow > 1.0 else signal.SIGTERM
-        self._child = _started(words, subprocess.DEVNULL, self._err, orphaned)
+        self._child = self._started(words, self._err, orphaned)
         self.reason = ""  # why it refused or failed, in one line, once it has ended
         self._full_speed = threading.Event()
         self._slowing = threading.Thread(target=self._slow_down, args=(slow,), daemon=True)
         if slow > 1.0:
             self._slowing.start()
+
+    def _started(self, words: Sequence[str], err: int, orphaned: signal.Signals) -> subprocess.Popen[str]:
+        return start(words, subprocess.DEVNULL, err, orphaned)
 
     @property
     def pid(self) -> int:
@@ -124,6 +127,9 @@ class Command:
             code = self._child.wait(seconds)
         except subprocess.TimeoutExpired:
             return None
+        if self._child.stdin is not None:
+            with contextlib.suppress(OSError):  # what was not written yet has no reader
+                self._child.stdin.close()
         if not self.reason:
             with open(self._err, "rb") as err:
                 err.seek(0)
@@ -151,15 +157,14 @@ def _spawner(pid: int) -> ThreadPoolExecutor:
     return ThreadPoolExecutor(max_workers=1, thread_name_prefix="shoal-spawner")
 
 
-def _started(
-    words: Sequence[str], out: Any, err: Any, orphaned: signal.Signals = signal.SIGTERM
-) -> subprocess.Popen[Any]:
+def start(words: Sequence[str], out: Any, err: Any, orphaned: signal.Signals = signal.SIGTERM) -> subprocess.Popen[str]:
+    """Start `shoal WORDS ...`; the kernel sends `orphaned` when this process ends."""
     if threading.current_thread() is threading.main_thread():
         return _spawn(words, out, err, orphaned)
     return _spawner(os.getpid()).submit(_spawn, words, out, err, orphaned).result()
 
 
-def _spawn(words: Sequence[str], out: Any, err: Any, orphaned: signal.Signals) -> subprocess.Popen[Any]:
+def _spawn(words: Sequence[str], out: Any, err: Any, orphaned: signal.Signals) -> subprocess.Popen[str]:
     # A training starts with these signals blocked, and unblocks them once it has handlers: none is lost, none kills it.
     held = REQUESTS if words[0] in ("train", "join") else ()
     before = signal.pthread_sigmask(signal.SIG_BLOCK, held)

@@ -21,6 +21,7 @@ from shoal.experiment import nest
 from shoal.process import commands
 from shoal.process.commands import Command
 from shoal.process.lock import holder_of, wait_for
+from shoal.process.relay import RemoteCommand, launcher_words
 from shoal.process.signals import PAUSE, STOP
 from shoal.run.folder import RunFolder, read_json
 from shoal.run.sinks import MetricLines
@@ -48,13 +49,17 @@ class RunHandle:
         out: str | Path | None = None,
         resume: str | Path | None = None,
         report: bool = False,
+        launcher: str = "",
         **settings: Any,
     ) -> RunHandle:
         """Begin a training, or `resume` one from its last checkpoint; settings are those of `shoal.train`.
 
+        `launcher` is a command that runs a shell's line on another machine, such as `ssh node1`; the folder must be there too.
         The process ends with this one, after a checkpoint. `env` is an id or an import path; without `out` the folder is a new
         one under `runs/`. If the training refuses its settings, `wait` raises the error.
         """
+        if launcher:
+            launcher_words(launcher)  # refused before a folder is made
         words, read = ["train", "--quiet", *([] if report else ["--no-report"])], 0
         if resume is not None:
             if out is not None or env is not None:
@@ -71,7 +76,8 @@ class RunHandle:
             )
             folder = RunFolder.create(out, env, *names)
             words += [env, "--out", str(folder.path)]
-        return cls(folder, Command([*words, *flags_of(settings)]), read=read)
+        words += flags_of(settings)
+        return cls(folder, RemoteCommand(words, launcher) if launcher else Command(words), read=read)
 
     @classmethod
     def attach(cls, path: str | Path) -> RunHandle:

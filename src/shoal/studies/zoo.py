@@ -2,12 +2,14 @@
 
 An agent is trained once for each seed, and each run is evaluated greedily in Gymnasium's own environment, on episodes whose
 seeds no training has used. A seed is one observation, the mean of its episodes; the score is the interquartile mean over the
-seeds. At full size each agent that is done updates its row of `docs/zoo.md` (`zoo_page`), so an interrupted run loses nothing.
+seeds. At full size each agent that is done updates its row of `docs/zoo.md` (`zoo_page`). `missing` leaves those out that have a
+row, so an interrupted run goes on where it was.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -23,7 +25,7 @@ from shoal.run.folder import describe_machine, read_json
 from shoal.studies.grid import flags
 from shoal.studies.reproduce import experiments_folder, read_reference
 from shoal.studies.statistics import interval, iqm
-from shoal.studies.zoo_page import Measured, publish, reached
+from shoal.studies.zoo_page import Measured, publish, reached, read_rows
 
 Tell = Callable[[int, int, str], None]
 FRESH = 100_000  # added to a run's seed for its evaluation
@@ -37,6 +39,8 @@ class ZooConfig:
     """of the evaluation of each run"""
     seeds: Positive = 5
     """runs of each agent"""
+    budgets: dict[str, Positive] = field(default_factory=dict)
+    """{"ENV ALGO": steps} of agents that are trained for fewer steps than by default"""
     settings: dict[str, Any] = field(default_factory=dict)
     """settings of `shoal train` other than the default ones"""
     only_envs: tuple[str, ...] = ()
@@ -45,6 +49,8 @@ class ZooConfig:
     """algorithms to train; all of them if there are none"""
     publish: bool = False
     """whether measured rows go into docs/zoo.md"""
+    missing: bool = False
+    """whether agents that have a row in docs/zoo.md already are left out"""
 
 
 def zoo(size: Mapping[str, Any], folder: Path, tell: Tell) -> dict[str, Any]:
@@ -53,6 +59,13 @@ def zoo(size: Mapping[str, Any], folder: Path, tell: Tell) -> dict[str, Any]:
     chosen = chosen_agents(config)
     root = experiments_folder() / "zoo"
     reference = read_reference(root / "reference.csv") if (root / "reference.csv").exists() else {}
+    if config.missing:
+        known = read_rows(root / "ours.json")
+        chosen = [(env, algo) for env, algo in chosen if f"{env} {algo}" not in known]
+        if not chosen:
+            raise BadInput(
+                "every chosen agent has a row in docs/zoo.md already; without --missing they are measured again"
+            )
     rows, notes, total = [], [], len(chosen) * config.seeds
     for at, (env, algo) in enumerate(chosen):
         name = f"{env} {algo}"
@@ -64,7 +77,7 @@ def zoo(size: Mapping[str, Any], folder: Path, tell: Tell) -> dict[str, Any]:
         except (BadInput, RunFailed) as error:
             notes.append(f"{name} has no score: {error}")  # a mean of those that did not fail would flatter it
             continue
-        measured = summarise(env, algo, runs, config.episodes)
+        measured = summarise(env, algo, runs, config.episodes, budget=config.budgets.get(name))
         published = reference.get(name, {}).get("score")
         rows.append({"keys": {"agent": name}, "values": _values(measured, runs, published)})
         if config.publish:
@@ -84,6 +97,9 @@ def chosen_agents(config: ZooConfig) -> list[tuple[str, str]]:
         for name in names:
             if name not in known:
                 raise BadInput(f"the zoo has no {what} {name!r}.{nearest(name, known)} There are: {', '.join(known)}.")
+    for name in config.budgets:
+        if name not in (known := [f"{env} {algo}" for env, listed in config.agents.items() for algo in listed]):
+            raise BadInput(f"budgets has {name!r}, which the zoo does not list.{nearest(name, known)}")
     found = [
         (env, algo)
         for env, listed in config.agents.items()
@@ -97,8 +113,11 @@ def chosen_agents(config: ZooConfig) -> list[tuple[str, str]]:
 
 def _measure(env: str, algo: str, seed: int, config: ZooConfig, out: Path) -> dict[str, float]:
     """One run: trained in a process of its own, then evaluated in another."""
-    own = {**config.settings, "seed": seed, "eval_episodes": 0, "sinks": "jsonl"}
+    budget = config.budgets.get(f"{env} {algo}")
+    shorter = {} if budget is None else {"steps": budget}
+    own = {**shorter, **config.settings, "seed": seed, "eval_episodes": 0, "sinks": "jsonl"}
     _done(run_command(["train", env, "--algo", algo, "--out", str(out), "--quiet", "--no-report", *flags(own)]))
+    load, _, _ = os.getloadavg()
     summary = read_json(out / "summary.json")
     if summary.get("ended") == "stopped":
         raise KeyboardInterrupt  # the run was stopped, so the zoo stops too
@@ -110,6 +129,7 @@ def _measure(env: str, algo: str, seed: int, config: ZooConfig, out: Path) -> di
         "score": float(played["eval_mean"]),
         "steps": float(summary["env_steps"]),
         "seconds": float(summary["wall_s"]),
+        "load": load,
     }
 
 
@@ -119,7 +139,9 @@ def _done(finished: Finished) -> Finished:
     return finished
 
 
-def summarise(env: str, algo: str, runs: Sequence[Mapping[str, float]], episodes: int) -> Measured:
+def summarise(
+    env: str, algo: str, runs: Sequence[Mapping[str, float]], episodes: int, budget: int | None = None
+) -> Measured:
     """The interquartile mean over the seeds with its interval; steps and seconds are those of the median run."""
     scores = [run["score"] for run in runs]
     machine = describe_machine()
@@ -134,6 +156,8 @@ def summarise(env: str, algo: str, runs: Sequence[Mapping[str, float]], episodes
         episodes=episodes,
         date=time.strftime("%Y-%m-%d", time.gmtime()),
         machine=f"{machine['cores']} cores, {machine['cpu']}",
+        budget=budget,
+        load=float(np.median([run["load"] for run in runs])),
     )
 
 

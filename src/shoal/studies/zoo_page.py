@@ -28,6 +28,8 @@ class Measured(msgspec.Struct, frozen=True, kw_only=True):
     episodes: int
     date: str
     machine: str
+    budget: int | None = None  # steps that were asked for; None: as many as by default
+    load: float | None = None  # the machine's, over the last minute of the median run; None where it was not recorded
 
 
 def publish(root: Path, measured: Measured, agents: Mapping[str, Sequence[str]]) -> None:
@@ -63,7 +65,7 @@ def table(
     rows: Mapping[str, Measured], reference: Mapping[str, Mapping[str, Any]], agents: Mapping[str, Sequence[str]]
 ) -> list[str]:
     """A line for each listed agent; those that were not measured yet have the published score alone."""
-    head = ["environment", "algorithm", "ours", "RL Zoo", "reached", "steps", "RL Zoo's", "seconds", "measured"]
+    head = ["environment", "algorithm", "ours", "RL Zoo", "reached", "steps", "RL Zoo's", "seconds", "load", "measured"]
     lines = [head, ["---"] * len(head)]
     best: dict[str, bool] = {}
     for env, algo in _listed(agents):
@@ -71,14 +73,15 @@ def table(
         published = theirs.get("score")
         score, steps = _number(published), _count(theirs.get("steps"))
         if row is None:
-            lines.append([env, algo, "", score, "", "", steps, "", ""])
+            lines.append([env, algo, "", score, "", "", steps, "", "", ""])
         else:
             ends = "" if row.ci is None else f" [{_number(row.ci[0])}, {_number(row.ci[1])}]"
             how = f"{row.date}, {row.seeds} seeds x {row.episodes} episodes, {row.machine}"
-            ours = [f"{_number(row.score)}{ends}", score, reached(row, published), _count(row.steps), steps]
-            lines.append([env, algo, *ours, f"{row.seconds:,.0f}", how])
+            asked = "" if row.budget is None else f" (`--steps {row.budget}`)"
+            ours = [f"{_number(row.score)}{ends}", score, reached(row, published), _count(row.steps) + asked, steps]
+            lines.append([env, algo, *ours, f"{row.seconds:,.0f}", "" if row.load is None else f"{row.load:.1f}", how])
         if published is not None:
-            best[env] = best.get(env, False) or (row is not None and reached(row, published) != "no")
+            best[env] = best.get(env, False) or (row is not None and reached(row, published) == "yes")
     count = f"{sum(best.values())} of {len(best)} environments with a published score"
     summary = f"Measured: {len(rows)} of {sum(map(len, agents.values()))} agents. RL Zoo's score is reached on {count}."
     return [summary, "", *(f"| {' | '.join(line)} |" for line in lines)]

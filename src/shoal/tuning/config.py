@@ -12,6 +12,7 @@ from shoal.core.config import NonNegative, Positive, PositiveFloat
 from shoal.core.errors import BadInput
 from shoal.experiment import nest, resolve
 from shoal.launch.compose import make_algorithm
+from shoal.process.relay import launcher_words
 from shoal.studies.grid import word
 from shoal.tuning.phases import Phase, parse_phase
 from shoal.tuning.population import check_space, fused_plan
@@ -59,6 +60,9 @@ class StudyConfig:
     """topKxN trains the K best trials again on N fresh seeds each, such as top3x10"""
     workers: Positive = 2
     """trials that train at the same time"""
+    launchers: tuple[str, ...] = ()
+    """commands that start processes on other machines, such as "ssh node1,ssh node2": runs are spread over them; each takes a
+    line for a shell as its last word, and the study's folder has the same path everywhere"""
     population: bool = False
     """train the trials of all workers in one compiled function, one for each shape in the space; for JAX-native environments"""
     seed: NonNegative = 0
@@ -122,6 +126,10 @@ def prepare(config: StudyConfig) -> Plan:
         raise BadInput(
             "--steps follows from --phases and --phase: leave it out, or count phases in episodes or seconds"
         )
+    for launcher in config.launchers:
+        launcher_words(launcher)
+    if config.population and config.launchers:
+        raise BadInput("--launchers and --population: a population is one program on this machine")
     if config.population:
         run = fused_plan(config.env, config.settings)
     else:

@@ -13,6 +13,7 @@ from shoal.run.folder import read_json
 from shoal.tuning.distributions import distributions
 from shoal.tuning.events import Reported
 from shoal.tuning.hypertrick import completion
+from shoal.tuning.modelled import measured_panel, modelled, simulated_panel
 from shoal.tuning.spaces import Choice, Value, written
 from shoal.tuning.study import Study
 from shoal.tuning.timeline import clock, pieces_of, seconds_of, to_best_of
@@ -118,23 +119,12 @@ def _scores(study: Study, number: int) -> dict[str, Any]:
 
 
 def _gantt(study: Study) -> dict[str, Any] | None:
-    pieces = [
-        {
-            "node": piece.slot,
-            "trial": piece.trial,
-            "begin": piece.begin,
-            "end": piece.end,
-            "start": piece.start,
-            "stop": piece.stop,
-            "loading": 0.0,
-            "saving": 0.0,
-            "resumed": piece.resumed,
-            "value": 0.0,
-            "verdict": piece.verdict,
-        }
-        for piece in pieces_of(study.course)
-    ]
+    """The measured schedule; below it the simulated one, once the study is done."""
+    pieces = pieces_of(study.course)
     if not pieces:
         return None
-    panel = {"title": "", "nodes": study.plan.config.workers, "pieces": pieces}
-    return {"panels": [panel], "x": "seconds", "y": "worker"}
+    found = modelled(study.plan, study.course) if study.done else None
+    panels = [measured_panel("" if found is None else "measured", study.plan, pieces)]
+    if found is not None:
+        panels.append(simulated_panel("simulated with this study's phase times, search only", found))
+    return {"panels": panels, "x": "seconds", "y": "worker"}

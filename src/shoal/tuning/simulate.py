@@ -3,7 +3,8 @@
 A trial has a speed and a value to report after each unit, drawn beforehand, so that all schedulers see the same trials. The time
 of a unit is lognormal with mean 1 and spread `sigma`, one draw per trial: a slow configuration (a longer unroll, a wider net) is
 slow in all its phases. `checkpoint` is the time to save or to load one. A pause saves; a node loads if it resumes a trial that
-it no longer holds, or if its trial copies another.
+it no longer holds, or if its trial copies another. `start` and `end` are a worker's times to begin a trial and to become free
+after one, as in real studies, whose trials are processes.
 
     metric          what a trial reports
     constant        its own quality in every phase: ranks never change
@@ -111,12 +112,24 @@ def draw_trials(count: int, units: int, *, sigma: float, metric: Metric = "const
     return Trials(times, np.repeat(quality[:, None], units, axis=1))
 
 
-def simulate(scheduler: Scheduler, trials: Trials, *, nodes: int, checkpoint: float = 0.0) -> Schedule:
+class Costs(NamedTuple):
+    """Times without training."""
+
+    checkpoint: float = 0.0  # to save a checkpoint, and to load one
+    start: float = 0.0  # to begin a trial on a node, new or resumed
+    end: float = 0.0  # until a node is free after a trial
+
+
+def simulate(
+    scheduler: Scheduler, trials: Trials, *, nodes: int, checkpoint: float = 0.0, start: float = 0.0, end: float = 0.0
+) -> Schedule:
     """Run `scheduler` to its end on `nodes` nodes."""
     at_least("nodes", nodes, 1)
-    if not 0 <= checkpoint < float("inf"):
-        raise BadInput(f"checkpoint is {checkpoint!r}: expected a time, at least 0")
-    return _Model(scheduler, trials, nodes, checkpoint).run()
+    costs = Costs(checkpoint, start, end)
+    for name, value in costs._asdict().items():
+        if not 0 <= value < float("inf"):
+            raise BadInput(f"{name} is {value!r}: expected a time, at least 0")
+    return _Model(scheduler, trials, nodes, costs).run()
 
 
 class _Running(NamedTuple):
@@ -127,8 +140,8 @@ class _Running(NamedTuple):
 
 
 class _Model:
-    def __init__(self, scheduler: Scheduler, trials: Trials, nodes: int, checkpoint: float) -> None:
-        self._scheduler, self._trials, self._checkpoint = scheduler, trials, checkpoint
+    def __init__(self, scheduler: Scheduler, trials: Trials, nodes: int, costs: Costs) -> None:
+        self._scheduler, self._trials, self._costs = scheduler, trials, costs
         self._nodes = nodes
         self._idle = set(range(nodes))
         self._held: dict[int, int] = {}  # {trial: the node that holds it in memory}
@@ -174,10 +187,12 @@ class _Model:
         for node, task in zip(free, elsewhere, strict=True):
             self._start(node, task, now)
 
-    def _start(self, node: int, task: Task, now: float) -> None:
+    def _start(self, node: int, task: Task, now: float, *, continues: bool = False) -> None:
         resumed = task.begin > 0 and self._held.get(task.trial) != node
         copied = task.trial in self._copying
-        loading = self._checkpoint if resumed or copied else 0.0
+        loading = self._costs.checkpoint if resumed or copied else 0.0
+        if not continues or self._scheduler.copies:
+            loading += self._costs.start
         self._copying.discard(task.trial)
         self._idle.discard(node)
         self._held.pop(self._memory.get(node, -1), None)
@@ -190,7 +205,9 @@ class _Model:
         task, start, loading, resumed = self._running.pop(node)
         value = float(self._trials.values[self._as.get(task.trial, task.trial), task.end - 1])
         decision = self._scheduler.report(task.trial, task.end, value)
-        saving = self._checkpoint if decision.verdict == "pause" else 0.0
+        saving = self._costs.checkpoint if decision.verdict == "pause" else 0.0
+        if decision.verdict != "continue":
+            saving += self._costs.end
         end = (task.begin, task.end, start, now, loading, saving, resumed, value, decision.verdict)
         for trial in decision.stopped:
             at = self._last[trial]
@@ -199,7 +216,7 @@ class _Model:
         self._pieces.append(Piece(node, task.trial, *end))
         self._copy(decision)
         if decision.verdict == "continue":
-            self._start(node, Task(task.trial, task.end, decision.end), now)
+            self._start(node, Task(task.trial, task.end, decision.end), now, continues=True)
         elif saving:
             heapq.heappush(self._events, (now + saving, next(self._order), node))
         else:

@@ -296,7 +296,7 @@ def _go_on(
 
 def _trainings(plan: Plan) -> Trainings:
     config = plan.config
-    return Population(config.env, plan.phase) if config.population else Runs(config.env)
+    return Population(config.env, plan.phase) if config.population else Runs(config.env, config.launchers)
 
 
 def _known(path: str | Path) -> tuple[Path, Plan, str]:
@@ -314,7 +314,7 @@ def _known(path: str | Path) -> tuple[Path, Plan, str]:
 def _check_same(folder: Path, known: StudyConfig, config: StudyConfig) -> None:
     before, now = configs.as_dict(known), configs.as_dict(config)
     for name in before:
-        if before[name] != now[name] and name != "workers":
+        if before[name] != now[name] and name not in ("workers", "launchers"):
             raise BadInput(
                 f"{str(folder)!r} holds a study with another {name}: {_shown(before[name])} there, {_shown(now[name])} here;"
                 " name another folder, or continue with --resume"

@@ -6,10 +6,12 @@ Times are seconds during which a driver worked: the clock stands still between a
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from shoal.tuning.config import Plan
 from shoal.tuning.events import Course, Event, Lost, Opened, Reported, Started, Tested
+
+if TYPE_CHECKING:
+    from shoal.tuning.config import Plan
 
 
 class Piece(NamedTuple):

@@ -48,15 +48,26 @@ class Trainings(Protocol):
 
 
 class Runs:
-    """Shoal runs in separate processes, which end with this one."""
+    """Shoal runs in separate processes, which end with this one; `launchers` start them on other machines."""
 
-    def __init__(self, env: str) -> None:
+    def __init__(self, env: str, launchers: Sequence[str] = ()) -> None:
         self._env = env
+        self._started: dict[str, list[RunHandle]] = {launcher: [] for launcher in launchers or ("",)}
 
     def start(self, folder: Path, settings: Mapping[str, Any], *, go_on: bool) -> Training:
+        launcher = self._free_launcher()
         if go_on:
-            return RunHandle.start(resume=folder, **settings)
-        return RunHandle.start(self._env, out=folder, **settings)
+            run = RunHandle.start(resume=folder, launcher=launcher, **settings)
+        else:
+            run = RunHandle.start(self._env, out=folder, launcher=launcher, **settings)
+        self._started[launcher].append(run)
+        return run
+
+    def _free_launcher(self) -> str:
+        """The one with the fewest runs now; the first of equals."""
+        for launcher, runs in self._started.items():
+            self._started[launcher] = [run for run in runs if run.running]
+        return min(self._started, key=lambda launcher: len(self._started[launcher]))
 
     def wait(self, trainings: Sequence[Training], seconds: float) -> None:
         wait_for_any(cast(Sequence[RunHandle], trainings), seconds)

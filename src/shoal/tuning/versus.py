@@ -10,16 +10,20 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from shoal.core.config import Positive, build
 from shoal.core.errors import RunFailed
 from shoal.studies.statistics import interval
+from shoal.tuning.modelled import Modelled, measured_panel, modelled, search_pieces, simulated_panel
+
+if TYPE_CHECKING:
+    from shoal.tuning.study import Study
 
 Tell = Callable[[int, int, str], None]
-MEASURES = ("wall", "alpha", "to_best", "tuning", "test", "optimism", "switches")
+MEASURES = ("wall", "simulated", "alpha", "to_best", "tuning", "test", "optimism", "switches")
 GAMES = ("Boxing", "Centipede", "Ms Pacman", "Pong")  # of the slides
 
 
@@ -39,11 +43,12 @@ class VersusConfig:
 
 def versus(size: Mapping[str, Any], folder: Path, tell: Tell) -> dict[str, Any]:
     """Wall time, work, time to the best score, and the winner on fresh seeds, for every method and problem."""
-    from shoal.tuning.study import Study, run_study  # imported late, because it loads Optuna
+    from shoal.tuning.study import run_study  # imported late, because it loads Optuna
 
     config = build(VersusConfig, size)
     rows: list[dict[str, Any]] = []
     notes: list[str] = []
+    figures: list[dict[str, Any]] = []
     total, done = len(config.problems) * config.seeds * len(config.methods), 0
     for problem, asked in config.problems.items():
         studies: dict[str, list[Study]] = {method: [] for method in config.methods}
@@ -57,9 +62,22 @@ def versus(size: Mapping[str, Any], folder: Path, tell: Tell) -> dict[str, Any]:
                     raise RunFailed(f"stopped; {place} holds the study")
                 studies[method].append(study)
                 done += 1
-        measured = {method: [_measured(study) for study in found] for method, found in studies.items()}
+        models = [_models({method: found[seed] for method, found in studies.items()}) for seed in range(config.seeds)]
+        measured = {
+            method: [
+                {
+                    **_measured(study),
+                    "simulated": 1 / models[seed][method].ratio if method in models[seed] else math.nan,
+                }
+                for seed, study in enumerate(found)
+            ]
+            for method, found in studies.items()
+        }
+        if models[0]:
+            figures.append(_gantt(problem, {method: found[0] for method, found in studies.items()}, models[0]))
         for method, found in measured.items():
-            values = {name: [one[name] for one in found] for name in MEASURES}
+            shown = [name for name in MEASURES if not (name == "simulated" and math.isnan(found[0][name]))]
+            values = {name: [one[name] for one in found] for name in shown}
             rows.append({"keys": {"method": f"{problem}, {method}"}, "values": values})
             best = max(studies[method], key=lambda study: study.confirmed[0].mean if study.confirmed else -math.inf)
             tried = ", ".join(f"{k} {f'{v:.3g}' if isinstance(v, float) else v}" for k, v in best.best.settings.items())
@@ -69,14 +87,41 @@ def versus(size: Mapping[str, Any], folder: Path, tell: Tell) -> dict[str, Any]:
                 {"keys": {"problem": problem}, "values": _ratios(measured["hypertrick"], measured["hyperband"])}
             )
     rows += [{"keys": {"problem": game}, "values": {}} for game in GAMES]
-    return {"rows": rows, "figures": [], "notes": notes}
+    return {"rows": rows, "figures": figures, "notes": notes}
 
 
-def _measured(study: Any) -> dict[str, float]:
+def _models(studies: Mapping[str, Study]) -> dict[str, Modelled]:
+    """The schedule model of each method's study of the same configurations, without those that it does not apply to."""
+    courses = [study.course for study in studies.values()]
+    found = {method: modelled(study.plan, study.course, courses) for method, study in studies.items()}
+    return {method: model for method, model in found.items() if model is not None}
+
+
+def _gantt(problem: str, studies: Mapping[str, Study], models: Mapping[str, Modelled]) -> dict[str, Any]:
+    panels = []
+    for method, model in models.items():
+        study = studies[method]
+        panels.append(
+            measured_panel(f"{method}, measured: {model.measured:.0f} s", study.plan, search_pieces(study.course))
+        )
+        panels.append(simulated_panel(f"{method}, simulated", model))
+    return {
+        "kind": "gantt",
+        "name": f"gantt-{problem.lower()}",
+        "title": f"{problem}: measured and simulated schedules of the first studies",
+        "hint": "A bar is a trial on a worker; x: stopped, o: complete, triangle: context switch. The model has one time per "
+        "phase of each trial, one to start a trial and one to end it, fitted to the measured study.",
+        "panels": panels,
+        "x": "seconds",
+        "y": "worker",
+    }
+
+
+def _measured(study: Study) -> dict[str, float]:
     summary = study.summary()
     won = study.confirmed[0] if study.confirmed else None
     return {
-        "wall": _search_seconds(study),
+        "wall": max((piece.stop for piece in search_pieces(study.course)), default=0.0),
         "alpha": 100 * summary["alpha"],
         "to_best": math.nan if summary["to_best_s"] is None else summary["to_best_s"],
         "tuning": study.course.ranked()[0].value if study.course.ranked() else math.nan,
@@ -84,11 +129,6 @@ def _measured(study: Any) -> dict[str, float]:
         "optimism": math.nan if won is None else won.optimism,
         "switches": float(summary["switches"]),
     }
-
-
-def _search_seconds(study: Any) -> float:
-    """Seconds up to the last report, without the confirmation, which is the same for all methods."""
-    return max((piece.stop for piece in study.pieces if piece.verdict != "tested"), default=0.0)
 
 
 def _ratios(trick: list[dict[str, float]], band: list[dict[str, float]]) -> dict[str, Any]:
