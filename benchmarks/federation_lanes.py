@@ -3,17 +3,16 @@
     python benchmarks/federation_lanes.py                                   # CartPole-v1, PPO, 30 seeds, two and three children
     python benchmarks/federation_lanes.py --seeds 2 --steps 8192            # does it run?
 
-Every child of every seed is a lane of one compiled update, the one of `--runtime fused`. Exchanges go through the child's own driver
-(`federation.driver`) and the parent's own state and rules; only the sockets are left out. All children are equally fast, push after
-every update in rotating order, and adopt the answer after their next update. The result therefore depends on the seeds alone, not on
-the machine's load. The parent's weights are scored by greedy episodes on the same JAX-native environment. A row's budget is the
-number of environment steps of all its children together; `alone` is a run without a parent.
+Every child of every seed is a lane of one compiled update, the one of `--runtime fused`. Exchanges go through the child's own
+driver (`federation.driver`) and the parent's own state and rules; only the sockets are left out. All children are equally fast,
+push after every update in rotating order, and adopt the answer after their next update. The result therefore depends on the seeds
+alone, not on the machine's load. The parent's weights are scored by greedy episodes on the same JAX-native environment. A row's
+budget is the number of environment steps of all its children together; `alone` is a run without a parent.
 """
 
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import os
 import sys
 import time
@@ -25,7 +24,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from shoal.core.config import build
-from shoal.core.keys import ACTING, LEARNING, key_data, keys_in_a_row
+from shoal.core.keys import ACTING, INIT, LEARNING, key_data, keys_in_a_row
 from shoal.core.program import Report
 from shoal.envs.jax_envs import BatchedJax, actor_key
 from shoal.experiment import Plan, resolve
@@ -73,7 +72,8 @@ class Direct:
         vector = frozen(update.vector)
         arrival = Arrival(self._child, self._sequence, update.base, vector, update.steps, update.episodes)
         home = self._home
-        home.state, _ = states.apply(home.state, home.rule, arrival, 0.0)  # the clock stands still: rounds are complete ones
+        # The clock stands still, so a round ends when every child has pushed.
+        home.state, _ = states.apply(home.state, home.rule, arrival, 0.0)
         self._answer = Exchanged(home.state.version, home.state.weights, applied=True)
 
     def take(self, timeout: float) -> Exchanged | None:
@@ -120,10 +120,8 @@ def lanes(chosen: argparse.Namespace, children: int) -> Lanes:
     blueprint = make_blueprint(plan, None, None)
     algorithm, (batched, _) = blueprint.algorithm, blueprint.pure_env
 
-    def planned(seed: int) -> Any:
-        return dataclasses.replace(blueprint, seed=seed)
-
-    firsts = [planned(seed).initial_state() for seed in chosen.numbers]
+    init = jax.jit(lambda key: algorithm.init(jax.random.wrap_key_data(key)))  # compiled once, for all seeds
+    firsts = [init(key_data(seed, INIT)) for seed in chosen.numbers]
     vectors = StateVectors(firsts[0])
     if vectors.observed:
         sys.exit(f"{chosen.algo} normalises observations, which this comparison does not exchange")

@@ -69,7 +69,8 @@ def lossless_within(encoding: Encoding, vector: np.ndarray) -> Encoding:
 class Squeeze:
     """zstd where it helps: a buffer that hardly shrinks is sent plain, and so are the next few, untried.
 
-    A parent has one of these for every child, so it keeps no compressor: each holds 0.3 MB once it was used, and a new one is as fast.
+    A parent has one of these for every child, so it keeps no compressor: a used one holds 0.1 MB or more, and a new one is as
+    fast.
     """
 
     def __init__(self, allowed: bool) -> None:
