@@ -261,6 +261,7 @@ def resolve(env: Any, loose: Mapping[str, Any]) -> Plan:
         or table.get("actors")
         or even_actors(cores(), settings.learners, table["total_envs"])
     )
+    most = table.get("worker_envs" if topology_class.each_learns else "total_envs", table["total_envs"])
     settings = dataclasses.replace(
         settings,
         topology=topology_name,
@@ -268,7 +269,8 @@ def resolve(env: Any, loose: Mapping[str, Any]) -> Plan:
         net=net_name,
         backend=cast(Any, source.backend),
         actors=actors,
-        envs=settings.envs or max(1, table["total_envs"] // (1 if many else topology_class.acting or actors)),
+        envs=settings.envs
+        or max(1, min(most, table["total_envs"] // (1 if many else topology_class.acting or actors))),
         steps=settings.steps or table["steps"],
         life_ends=life_ends,
     )

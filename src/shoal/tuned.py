@@ -1,8 +1,8 @@
 """Tuned settings, one entry per (environment, algorithm): the defaults of a run.
 
 `total_envs` is divided among the actors, so that the batch does not depend on the number of cores; each of several workers with a
-replay has all of them. `steps` is the default budget, and schedules run over the budget. `algo_on` replaces settings on a
-topology. Entries under `*` hold for environments that are not listed.
+replay has all of them, and a worker that learns from its own unrolls at most `worker_envs`. `steps` is the default budget, and
+schedules run over it. `algo_on` replaces settings on a topology. Entries under `*` hold for environments that are not listed.
 """
 
 from __future__ import annotations
@@ -92,8 +92,8 @@ TUNED: dict[tuple[str, str], Settings] = {
     ("LunarLander-v3", "a2c"): {
         "steps": 1_500_000,
         "total_envs": 32,
-        # Several gradients per unroll, an entropy bonus that fades, and a discount that makes hovering costly: with one gradient
-        # the policy still hovers when it acts greedily, long after its sampled episodes land.
+        "worker_envs": 16,  # four gradients per unroll: one leaves greedy policies hovering, eight collapsed for good
+        # An entropy bonus that fades, and a discount that makes hovering costly: greedy policies hover longer than sampled ones.
         "algo": {
             "learning_rate": 3e-3,
             "final_rate": 0.05,

@@ -63,6 +63,14 @@ def test_each_of_several_workers_with_a_replay_has_all_environments(algo: str, t
     assert resolve("CartPole-v1", {"algo": algo, "topology": topology, "actors": 2, "envs": 3}).envs == 3
 
 
+@pytest.mark.parametrize(
+    ("topology", "actors", "envs"), [("shared_params", 1, 16), ("shared_params", 4, 8), ("sync", 1, 32)]
+)
+def test_a_worker_that_learns_alone_makes_few_gradients_from_an_unroll(topology: str, actors: int, envs: int) -> None:
+    plan = resolve("LunarLander-v3", {"algo": "a2c", "topology": topology, "actors": actors})
+    assert plan.envs == envs
+
+
 @pytest.mark.parametrize(("runtime", "parallel"), [("inline", False), ("threads", True)])
 def test_what_pays_where_roles_run_at_the_same_time_is_on_there(runtime: str, parallel: bool) -> None:
     found: dict[str, list[str]] = {}

@@ -20,6 +20,8 @@ def test_a_token_admits_its_child_alone() -> None:
     for secret, child in ((pi, "laptop"), ("x" * 43, "pi"), ("", "pi"), (pi + "x", "pi")):
         with pytest.raises(Violation, match="no valid token"):
             tokens.check(secret, child)
+    with pytest.raises(Violation, match="this token is not valid here"):
+        tokens.check("x" * 43, ANY)
 
 
 def test_a_revoked_token_admits_nobody() -> None:

@@ -46,9 +46,11 @@ def run(words: list[str]) -> int:
     }
 
     from shoal.federation.token_files import read_token
+    from shoal.process.memory import spare_memory
 
     token = read_token(own["token-file"])
 
+    spare_memory()
     from shoal.federation.child import join
 
     quiet = "quiet" in parsed.switches

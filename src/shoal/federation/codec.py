@@ -11,7 +11,7 @@ keep such errors from adding up:
 from __future__ import annotations
 
 from importlib import util
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -67,24 +67,26 @@ def lossless_within(encoding: Encoding, vector: np.ndarray) -> Encoding:
 
 
 class Squeeze:
-    """zstd where it helps: a buffer that hardly shrinks is sent plain, and so are the next few, untried."""
+    """zstd where it helps: a buffer that hardly shrinks is sent plain, and so are the next few, untried.
+
+    A parent has one of these for every child, so it keeps no compressor: a used one holds 0.1 MB or more, and a new one is as
+    fast.
+    """
 
     def __init__(self, allowed: bool) -> None:
+        self._allowed = allowed and HAS_ZSTD
         self._left = 0  # buffers still to send untried
-        self._compressor: Any = None
-        if allowed and HAS_ZSTD:
-            import zstandard
-
-            self._compressor = zstandard.ZstdCompressor(level=1)
 
     def __call__(self, buffer: Buffer) -> tuple[Buffer, bool]:
         """Compress if it helps: (the buffer to send, whether it is compressed)."""
-        if self._compressor is None:
+        if not self._allowed:
             return buffer, False
         if self._left:
             self._left -= 1
             return buffer, False
-        small = self._compressor.compress(buffer)
+        import zstandard
+
+        small = zstandard.ZstdCompressor(level=1).compress(buffer)
         if len(small) <= WORTH * len(buffer):
             return small, True
         self._left = PAUSE

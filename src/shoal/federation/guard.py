@@ -134,8 +134,12 @@ class Tokens:
             fits |= same and not token.revoked
             revoked |= same and token.revoked
         if not fits:
-            whose = "this token" if child == ANY else f"the token for {child!r}"
-            raise Violation("token", f"{whose} was revoked" if revoked else f"no valid token for {child!r}")
+            whose, missing = (
+                ("this token", "this token is not valid here")
+                if child == ANY
+                else (f"the token for {child!r}", f"no valid token for {child!r}")
+            )
+            raise Violation("token", f"{whose} was revoked" if revoked else missing)
 
 
 def _digest(secret: str) -> str:

@@ -30,6 +30,7 @@ import msgspec
 import numpy as np
 
 from shoal.process.device import cache_folder
+from shoal.process.memory import release
 
 COMPUTES = ("jax", "jaxlib", "optax", "numpy")  # packages whose versions affect the traced program
 TYPES_OF = ("shoal.", "optax.")  # packages whose named tuples a program may return
@@ -87,14 +88,17 @@ def _read_or_traced(function: Any, owner: Any, leaves: list[Any], tree: Any, pat
         except Exception:  # an edited file, or another version of JAX: tracing the function shows any real error
             with contextlib.suppress(OSError):
                 path.unlink()
+    release()
     try:
         found = _exported(function, owner, leaves, tree)
+        release()
         # Rebuilt even if it was just exported, so that the name and everything else in JAX's cache key stay the same.
         compiled = _rebuilt(*found, leaves)
     except (Unkept, ValueError, NotImplementedError, TypeError):  # JAX does not export every effect
         return _called(_lowered(function, owner, leaves, tree).compile(), None)
     if path is not None:
         _write(path, *found)
+    release()
     return compiled
 
 
