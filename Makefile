@@ -11,10 +11,11 @@ ARGS ?=
 TWO := -n 2 --dist worksteal
 # They start hundreds of processes, each of which would compile Shoal's source where the environment forbids to keep byte code.
 PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -q
-# Most tests compute for milliseconds what takes seconds to compile. Without LLVM's optimisations, and without the slower of XLA's two
-# generators of fused code, that takes a fraction of the time. Processes that tests start inherit it. AS_USERS are compiled as runs are:
-# tests of bits, of the precision of formulas, and of what is learnt in minutes by slower code.
-QUICKLY := XLA_FLAGS="--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false"
+# Most tests compute for milliseconds what takes seconds to compile. Without LLVM's optimisations, without the slower of XLA's two
+# generators of fused code, and in one LLVM module instead of 32 (a third less on one core), that takes a fraction of the time. Processes
+# that tests start inherit it. AS_USERS are compiled as runs are: tests of bits, of the precision of formulas, and of what is learnt in
+# minutes by slower code.
+QUICKLY := XLA_FLAGS="--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1"
 AS_USERS := tests/determinism tests/ops tests/scores
 # pytest exits with 5 if it runs no test: ARGS may choose tests of one group alone.
 NONE := $(if $(ARGS),5,0)

@@ -46,7 +46,9 @@ def _room_for_data() -> Iterator[None]:
     """One process compiles for thousands of tests: what was compiled before goes, before it takes too much memory."""
     yield
     if _resident() > max(ROOM, _left + MORE):
-        _free()
+        _collect()  # cycles that hold arrays and compiled functions are a fifth of it, and nothing compiles again
+        if _resident() > ROOM - MORE:
+            _free()
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -58,9 +60,13 @@ def _room_for_code() -> Iterator[None]:
 
 
 def _free() -> None:
-    global _left
     compile_ahead.forget()
     jax.clear_caches()
+    _collect()
+
+
+def _collect() -> None:
+    global _left
     gc.collect()
     if sys.platform == "linux":
         ctypes.CDLL(None).malloc_trim(0)  # the C library would keep what is freed

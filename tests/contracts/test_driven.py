@@ -171,7 +171,7 @@ SAME: list[Any] = [  # (topology, runtime, settings)
     ("sequential", "fused", {"algo": CALM, "env": "CartPole-v1", "report_every": 2}),
     (OVERLAP, "inline", {"algo": CALM}),
     (OVERLAP, "threads", {"algo": CALM}),
-    (SYNC, "processes", {"algo": CALM}),
+    pytest.param(SYNC, "processes", {"algo": CALM}, marks=pytest.mark.slow),
     (OVERLAP, "inline", {"algo": {**DQN, "normalise_obs": True}}),
     (LOCKSTEP, "threads", {"algo": CALM, "learners": 2}),
     ("actor_learner", "inline", {"algo": CALM}),

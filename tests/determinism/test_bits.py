@@ -90,7 +90,7 @@ def _native(request: pytest.FixtureRequest) -> None:
         pytest.importorskip("envpool")
 
 
-SHORT = [  # each case, and each runtime with overlap and without
+SHORT = [  # each case (td3 with a memory), and each runtime with overlap and without
     ("envpool", "threads", True),
     ("envpool", "processes", True),
     ("normalised", "processes", False),
@@ -100,7 +100,6 @@ SHORT = [  # each case, and each runtime with overlap and without
     ("dqn", "threads", True),
     ("dqn", "processes", False),
     ("sac", "threads", True),
-    ("td3", "processes", False),
     ("prioritized", "threads", False),
     ("sequences", "threads", True),
     ("critics with a memory", "processes", False),

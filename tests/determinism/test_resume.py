@@ -80,8 +80,8 @@ def resume(run: shoal.Run, env: Any) -> shoal.Run:
     return shoal.train(None if isinstance(env, str) else env, resume=run.path, **QUIET)
 
 
-# Their parts are in other cases: sequential and a replay with priorities, fused and a cell with Gymnasium.
-SLOW = ("gymnasium sequential", "replay", "fused recurrent", "fused sequences")
+# Their parts are in other cases: JAX with noise, sequential and a replay with priorities, fused and a cell with Gymnasium.
+SLOW = ("jax", "gymnasium sequential", "replay", "fused recurrent", "fused sequences")
 
 
 @pytest.mark.parametrize("case", [pytest.param(case, marks=pytest.mark.slow if case in SLOW else ()) for case in CASES])

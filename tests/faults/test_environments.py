@@ -33,7 +33,9 @@ def episodes(run: Train) -> list[tuple[float, float]]:
     return [(row["episode/return"], row["episode/length"]) for row in rows]
 
 
-@pytest.mark.parametrize("runtime", ["inline", pytest.param("threads", marks=pytest.mark.slow), "processes"])
+@pytest.mark.parametrize(
+    "runtime", [*(pytest.param(name, marks=pytest.mark.slow) for name in ("inline", "threads")), "processes"]
+)
 def test_one_that_raises_is_made_anew_and_the_run_goes_on(tmp_path: Path, runtime: str) -> None:
     with train(tmp_path, "--runtime", runtime, "--steps", STEPS, "--json", fault_kind="raise") as run:
         assert run.end() == 0, run.stderr

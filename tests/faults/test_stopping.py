@@ -34,7 +34,7 @@ def resume(folder: Path, steps: int) -> int:
     ("runtime", "number"),
     [
         pytest.param("inline", signal.SIGTERM, marks=pytest.mark.slow),
-        ("threads", signal.SIGINT),
+        pytest.param("threads", signal.SIGINT, marks=pytest.mark.slow),  # as below, in the middle of compilation
         ("processes", signal.SIGTERM),
     ],
 )

@@ -38,7 +38,7 @@ CASES: dict[str, dict[str, Any]] = {
     "dyna": {"topology": "dyna", "algo": {**DQN, **DYNA, "name": "dyna_q"}},
 }
 ELSEWHERE = [
-    pytest.param(case, "processes", id=f"{case} processes", marks=pytest.mark.slow if case == "dyna" else ())
+    pytest.param(case, "processes", id=f"{case} processes", marks=() if case == "own replays" else pytest.mark.slow)
     for case in ("actor_learner", "own replays", "dyna")
 ]
 

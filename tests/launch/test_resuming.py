@@ -94,6 +94,8 @@ def stopped(out: Path, **settings: Any) -> shoal.Run:
 # What they change is changed in another case too, on the same learner.
 SLOW = (
     "sync, more actors",
+    "sequential",
+    "fewer pushes",
     "lockstep",
     "two learners",
     "one learner after two",

@@ -80,12 +80,12 @@ def test_identity(kind: str, algo: str, tmp_path: Path) -> None:
     assert learn(Identity(kind), tmp_path, algo, steps, gamma=0.0) > 8 * 0.85
 
 
-@pytest.mark.parametrize("algo", mostly_slow(SETTINGS, "ppo", "dqn"))
+@pytest.mark.parametrize("algo", mostly_slow(SETTINGS, "ppo"))
 def test_bandit(algo: str, tmp_path: Path) -> None:
     assert learn(Bandit(), tmp_path, algo, 60_000) > 0.85
 
 
-@pytest.mark.parametrize("algo", SETTINGS)
+@pytest.mark.parametrize("algo", mostly_slow(SETTINGS, "ppo", "dqn"))
 def test_chain_needs_to_look_ahead(algo: str, tmp_path: Path) -> None:
     assert learn(Chain(), tmp_path, algo, 60_000, gamma=0.98) > 4.5
 
@@ -93,8 +93,8 @@ def test_chain_needs_to_look_ahead(algo: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "own",
     [
-        {"n_step": 3},
-        {"replay": "prioritized"},
+        pytest.param({"n_step": 3}, marks=pytest.mark.slow),  # these two are part of the last
+        pytest.param({"replay": "prioritized"}, marks=pytest.mark.slow),
         {"double": False, "loss": "mse"},
         {"target_every": 1, "tau": 0.01},
         {"replay": "prioritized", "n_step": 3, "replacement": False, "normalise_obs": True, "normalise_reward": True},
