@@ -42,7 +42,7 @@ def inline_hash(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(run.summary["params_sha256"])
 
 
-@pytest.mark.parametrize("windows", ["shared", pytest.param("rma", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("windows", ["shared", "rma"])
 def test_the_bits_are_those_of_inline_and_one_rank_speaks(windows: str, inline_hash: str, tmp_path: Path) -> None:
     words = ["--steps", STEPS, "--runtime", "mpi", "--runtime.windows", windows, "--topology", "sync", "--json"]
     job = Job.train(tmp_path, 3, "CartPole-v1", *TINY, *words, "--out", "run")
