@@ -129,6 +129,8 @@ class Explorer:
         if kappa and len(self.surrogate.rows) > SPREADING:
             rivals = 1  # spreads take too long, and are small
         conditions = even_conditions(problem, rivals * count, self._rng) if given is None else given
+        if rivals > 1:  # shuffled, because points of the even sequence that are a power of two apart are neighbours
+            conditions = self._rng.permutation(conditions)
         if kappa:
             points, promise = self._hoped(search, doubts, conditions, np.full(len(conditions), kappa))
         elif rivals > 1:
@@ -136,7 +138,8 @@ class Explorer:
             promise = doubts[0].both(points)[1]
         else:
             return search.minima(conditions)
-        best = points.reshape(rivals, count, -1)[promise.reshape(rivals, count).argmax(0), np.arange(count)]
+        picks = _apart(conditions, promise, count)
+        best = points[picks]
         return np.asarray(best if kappa else search.minima(best[:, problem.knob_width :]))
 
     def _at(self, conditions: np.ndarray, search: Search) -> np.ndarray:
@@ -264,6 +267,23 @@ def _believing(model: Surrogate, points: np.ndarray) -> Surrogate:
     made = copy.copy(model)
     made.given(np.concatenate([model.rows, points]), np.concatenate([model.values, model.mean(points)]), model.failed)
     return made
+
+
+def _apart(conditions: np.ndarray, promise: np.ndarray, count: int) -> np.ndarray:
+    """For each of `count` rows of rivals, [r count, n] in all, the most promising that is apart from those taken before: [count].
+
+    Apart is half of the distance that so many conditions have if they are spread evenly. If none is, the most promising is taken.
+    """
+    rivals = np.arange(len(conditions)).reshape(-1, count)
+    if len(rivals) == 1:
+        return rivals[0]
+    least = count ** (-1.0 / conditions.shape[1])
+    taken: list[int] = []
+    for mine in rivals.T:
+        order = mine[np.argsort(-promise[mine], kind="stable")]
+        gaps = np.linalg.norm(conditions[order, None] - conditions[None, taken], axis=-1).min(1, initial=np.inf)
+        taken.append(int(order[(gaps >= least).argmax()]))
+    return np.array(taken)
 
 
 def _unsure(model: Surrogate) -> Surrogate:
