@@ -75,7 +75,7 @@ def measure(knobs: int, budget: int, seeds: int, names: list[str], methods: list
                     told = row | {"at": datetime.now(UTC).strftime("%Y-%m-%d"), "commit": commit}
                     cell.setdefault(found, {})[str(seed)] = told
                 KEPT.write_text(json.dumps(results, indent=1, sort_keys=True) + "\n")
-    TABLE.write_text(table(kept()))
+                TABLE.write_text(table(results))
     return kept().get(case(knobs, budget), {})
 
 
