@@ -150,7 +150,7 @@ def table(results: dict[str, Slice]) -> str:
         "Normalised regret, (f(law) - f*) / (mean of random - f*), over 64 held-out conditions:",
     ]
     lines += [
-        "interquartile mean over functions and seeds, and its 95 % interval. Written by `benchmarks/laws.py`.",
+        "interquartile mean over functions and seeds, its 95 % interval, functions x seeds. Methods compare only on equal functions. Written by `benchmarks/laws.py`.",
         "",
     ]
     lines += ["| method | " + " | ".join(case(*size) for size in sizes) + " |", "| --- |" + " --- |" * len(sizes)]
@@ -158,7 +158,8 @@ def table(results: dict[str, Slice]) -> str:
         shown = []
         for size in sizes:
             row = rows[size].get(method)
-            shown.append("" if row is None else f"{row['iqm']:.2g} ({row['ci'][0]:.2g} to {row['ci'][1]:.2g})")
+            interval = "" if row is None else f"{row['ci'][0]:.2g} to {row['ci'][1]:.2g}"
+            shown.append("" if row is None else f"{row['iqm']:.2g} ({interval}; {row['functions']} x {row['seeds']})")
         lines.append(f"| {method} | " + " | ".join(shown) + " |")
     goals = [f"{PROMISED[size]:g}" if size in PROMISED else "" for size in sizes]
     seeds = [f"{row['functions']} x {row['seeds']}" if (row := rows[s].get("surrogate")) else "" for s in sizes]

@@ -32,4 +32,6 @@ def test_a_slice_is_measured_once_and_the_rest_is_kept(tmp_path: Path, monkeypat
     other = laws.measure(1, 2000, 1, ["sphere"], first, False)
     assert laws.behind(other) == ["sphere (CMA-ES, nearest 0.015, surrogate 0.04)"]
     assert len(laws.kept()["1 + 1 at 500"]["sphere"]["policy"]) == 3, "the other slice is kept"
-    assert "| surrogate | 0.01 (0.01 to 0.01) | 0.04 (0.04 to 0.04) |" in (tmp_path / "laws.md").read_text()
+    assert (
+        "| surrogate | 0.01 (0.01 to 0.01; 1 x 3) | 0.04 (0.04 to 0.04; 1 x 1) |" in (tmp_path / "laws.md").read_text()
+    )
