@@ -150,7 +150,7 @@ def table(results: dict[str, Slice]) -> str:
         "Normalised regret, (f(law) - f*) / (mean of random - f*), over 64 held-out conditions:",
     ]
     lines += [
-        "interquartile mean over functions and seeds, its 95 % interval, functions x seeds. Methods compare only on equal functions. Written by `benchmarks/laws.py`.",
+        "interquartile mean over functions and seeds, its 95 % interval, functions x seeds. Written by `benchmarks/laws.py`.",
         "",
     ]
     lines += ["| method | " + " | ".join(case(*size) for size in sizes) + " |", "| --- |" + " --- |" * len(sizes)]
