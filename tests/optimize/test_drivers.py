@@ -15,9 +15,10 @@ import numpy as np
 import pytest
 
 from shoal.core.errors import BadInput
-from shoal.optimize import Problem, learn
+from shoal.optimize import Problem, learn, spending
 from shoal.optimize.drivers import Done, Drivers
 from shoal.optimize.explorer import Explorer
+from shoal.run.folder import RunFolder
 
 ENVIRONMENT = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}  # of this very package
 
@@ -87,7 +88,7 @@ def test_an_f_that_ends_its_process_has_failed_there(tmp_path: Path) -> None:
 
 SCORED = """
 import os, sys
-from shoal.optimize import Problem, learn
+from shoal.optimize import Problem, learn, spending
 
 def f(x, c):
     if x > 0.5:
@@ -234,3 +235,37 @@ def test_bad_numbers_of_drivers(tmp_path: Path, how: dict[str, int], said: str) 
     with pytest.raises(BadInput, match=said):
         learn(sphere, algo="surrogate", budget=20, out=tmp_path / "run", **how)
     assert not (tmp_path / "run").exists()
+
+
+class Queues:
+    """Drivers without processes: they keep what they are given."""
+
+    def __init__(self, count: int) -> None:
+        self.count, self.given = count, list[int]()
+
+    @property
+    def idle(self) -> int:
+        return self.count - len(self.given)
+
+    def begin(self, points: np.ndarray) -> None:
+        self.given.append(len(points))
+
+
+@pytest.mark.parametrize(("points", "each", "given"), [(5, 64, [3, 2]), (1, 64, [1]), (9, 2, [2, 2]), (4, 1, [1, 1])])
+def test_points_are_shared_out_among_the_drivers(points: int, each: int, given: list[int]) -> None:
+    queues = Queues(2)
+    left = spending._begun(queues, np.zeros((points, 2)), each)  # type: ignore[arg-type]
+    assert queues.given == given and len(left) == points - sum(given)
+
+
+@pytest.mark.parametrize(
+    ("known", "each", "ahead"), [(0, 1, 20), (100, 1, 4), (100, 8, 18), (100, 128, 25), (20, 128, 5)]
+)
+def test_proposals_are_made_ahead_but_not_too_many(tmp_path: Path, known: int, each: int, ahead: int) -> None:
+    """A quick f has a queue that lasts for as long as proposals take; a slow one has one point that waits for each driver."""
+    problem = bowl(tmp_path / "calls")
+    explorer = Explorer(problem)
+    explorer.tell(np.random.default_rng(0).uniform(-1, 1, (known, 2)), np.ones(known))
+    folder = RunFolder.create(tmp_path / "run", "law", "surrogate", "0")
+    made = spending.Spending(problem, explorer, 400, folder, True, False, None, "", drivers=2)
+    assert made._ahead(each) == ahead

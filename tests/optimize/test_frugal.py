@@ -243,3 +243,15 @@ def test_conditions_for_which_any_knob_will_do_blind_no_other(tmp_path: Path) ->
     problem = Problem(f, knobs={"x": (-1, 1)}, conditions={"c": (-1, 1)}, kind="python")
     learnt = frugal(problem, tmp_path / "run", budget=60)
     assert learnt.law(c=0.7)["x"] == pytest.approx(0.7, abs=0.1)
+
+
+def test_weights_of_objectives_are_conditions(tmp_path: Path) -> None:
+    """Two bowls, weighted by a condition: the law answers for every trade-off."""
+    problem = Problem(
+        lambda x, w: w * (x - 0.5) ** 2 + (1.0 - w) * (x + 0.5) ** 2,
+        knobs={"x": (-1, 1)},
+        conditions={"w": (0, 1)},
+        kind="python",
+    )
+    w = np.linspace(0, 1, 7)
+    np.testing.assert_allclose(frugal(problem, tmp_path / "run", budget=30).law(w=w)["x"], w - 0.5, atol=0.02)

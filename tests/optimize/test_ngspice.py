@@ -28,7 +28,7 @@ def _ngspice(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(autouse=True)
 def _forgotten() -> None:
     """The examples' modules have names that others may have."""
-    for name in ("bias", "amplifier"):
+    for name in ("bias", "few", "amplifier"):
         sys.modules.pop(name, None)
 
 
@@ -92,6 +92,18 @@ def test_it_is_tuned_over_processes(tmp_path: Path) -> None:
     assert after < 0.5 * before
     answer = load(tmp_path / "run" / "law.safetensors")(temp=25.0, vdd=1.8)
     assert -1 <= answer["trim"] <= 1 and answer["fingers"] in range(1, 9)
+
+
+@pytest.mark.slow
+def test_three_hundred_simulations_are_enough_for_all_corners(tmp_path: Path) -> None:
+    from bias import problem
+    from few import BUDGET, regret, searched
+
+    from shoal.optimize import learn
+
+    learnt = learn(problem(), algo="surrogate", budget=BUDGET, seed=102, score=False, out=tmp_path / "run")
+    assert learnt.evaluations <= BUDGET
+    assert regret(learnt.law, searched(3, 3)).max() < 0.01
 
 
 def test_the_amplifier_behaves_as_one() -> None:

@@ -176,17 +176,18 @@ def test_a_traced_f_fails_where_it_is_not_finite() -> None:
     assert np.isnan(problem.evaluate_jax(jnp.asarray(points))).tolist() == [True, False]
 
 
-@pytest.mark.parametrize(("robust", "want"), [("mean", [1.5, 3.0]), ("worst", [2.0, 5.0])])
+@pytest.mark.parametrize(("robust", "want"), [("mean", [1.5, 3.0]), ("worst", [2.0, 5.0]), (0.75, [1.75, 4.0])])
 @pytest.mark.parametrize("kind", ["jax", "python"])
-def test_robust_over_devices(robust: str, want: list[float], kind: str) -> None:
+def test_robust_over_devices(robust: str | float, want: list[float], kind: str) -> None:
     problem = plain([lambda x, c: x + 0 * c, lambda x, c: 2 * c + 0 * x], robust=robust, kind=kind)
     points = problem.normalise(x=[2.0, 1.0], c=[0.5, 2.5])
     np.testing.assert_allclose(problem.evaluate(points), want)
     assert problem.evaluate_each(points).shape == (2, 2)
 
 
-def test_a_device_that_fails_fails_the_point() -> None:
-    problem = plain([lambda x, c: float(x), flaky], robust="worst", kind="python")
+@pytest.mark.parametrize("robust", ["worst", 0.5])
+def test_a_device_that_fails_fails_the_point(robust: str | float) -> None:
+    problem = plain([lambda x, c: float(x), flaky], robust=robust, kind="python")
     assert np.isnan(problem.evaluate(problem.normalise(x=[0.5], c=0.0))).all() and problem.failures == 1
 
 
@@ -260,6 +261,7 @@ X: dict[str, Any] = {"x": (0.0, 1.0)}
         (lambda: Problem([], knobs=X), "must be a function"),
         (lambda: Problem(bowl, knobs=X, conditions={"c": (0, 1)}, kind="fast"), "kind='fast'"),
         (lambda: Problem(bowl, knobs=X, conditions={"c": (0, 1)}, robust="best"), "robust='best'"),
+        (lambda: Problem(bowl, knobs=X, conditions={"c": (0, 1)}, robust=1.5), "robust=1.5: .* a quantile from 0 to 1"),
         (lambda: Problem(lambda x: [x, x], knobs=X), "must return one number"),
         (lambda: Problem(lambda x: np.array([x, x]), knobs=X), r"shape \(2,\): it must return one number"),
         (lambda: Problem(lambda x: jnp.stack([x, x]), knobs=X, kind="jax"), r"shape \(2,\): it must return one number"),

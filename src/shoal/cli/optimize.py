@@ -145,7 +145,7 @@ def _problem(name: str, words: Words) -> Any:
             raise BadInput(f"--{flag} is for known functions; {name}'s knobs are in its --config")
     told = read_file(words.options["config"])
     kinds: dict[str, Any] = {
-        "knobs": dict, "conditions": dict, "kind": str, "noisy": bool, "robust": str, "name": str, "subject_to": str | list,
+        "knobs": dict, "conditions": dict, "kind": str, "noisy": bool, "robust": str | float, "name": str, "subject_to": str | list,
     }  # fmt: skip
     for entry, value in told.items():
         where = f"config {words.options['config']!r}: "
@@ -153,6 +153,7 @@ def _problem(name: str, words: Words) -> Any:
             raise BadInput(f"{where}unknown entry {entry!r}.{nearest(entry, kinds)} There are: {', '.join(kinds)}.")
         if not isinstance(value, kinds[entry]):
             words_for: dict[Any, str] = {dict: "a table", str: "a word", bool: "true or false"}
+            words_for[str | float] = "a word, or a number with a point"
             wanted = words_for.get(kinds[entry], "module:function")
             raise BadInput(f"{where}{entry} is {value!r}: expected {wanted}")
     f = _imported(name)

@@ -129,6 +129,10 @@ class Drivers:
             driver.close()
 
     @property
+    def count(self) -> int:
+        return len(self._drivers)
+
+    @property
     def idle(self) -> int:
         """Drivers that have nothing to evaluate."""
         return sum(not driver.points for driver in self._drivers)

@@ -9,22 +9,26 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
 from shoal.optimize.axes import Real
 from shoal.optimize.problem import Problem
-from shoal.optimize.search import CANDIDATES, Search, all_knobs, even_conditions, even_knobs, even_points
+from shoal.optimize.search import CANDIDATES, FORBIDDEN, Search, all_knobs, even_conditions, even_knobs, even_points
 from shoal.optimize.surrogate import ROWS, Surrogate, kernel_of
 from shoal.optimize.threads import one_thread
 
 KAPPAS = (0.0, 1.0, 2.0, 0.5)
 GROWTH = 1.5  # the lengths are fitted again each time the rows have grown by this factor
+SPREADING = 768  # rows that the spreads of proposals use, at most: half of them the newest
 EARLY = 200  # rows up to which a fit starts from several lengths
 # Candidates with the lowest means for which the spread is computed: how many, at least how far apart. Ripples make valleys that are
 # narrower than those of the trend; if only distant candidates counted, the valley beside the best known one would never be tried.
 SHORTLIST = {0.1: 4, 0.02: 6, 0.0: 2}
+FEW_VALUES = 16  # of a discrete knob: each of them is compared
+RIVALS = {0.0: 8, 2.0: 16}  # conditions of which one is taken, for these kappas
+ESTIMATED = 32  # conditions over which the regret is estimated
 JITTER = (0.002, 0.1)  # standard deviations of random moves away from knobs that were tried
 HUGE = 1000.0  # times the first rows' median above the lowest value: what lies higher counts as a failure
 SAME = 1e-6  # points closer than this are the same
@@ -96,23 +100,47 @@ class Explorer:
             self.surrogate, self.models = known
 
     def _proposed(self, count: int, conditions: np.ndarray | None, pending: np.ndarray | None) -> np.ndarray:
-        problem, surrogate, anywhere = self.problem, self.surrogate, conditions is None
-        if conditions is None:
-            conditions = even_conditions(problem, count, self._rng)
+        problem, surrogate, rng = self.problem, self.surrogate, self._rng
         search = Search(problem, surrogate, self._candidates(), self.models, margin=0.0)
+        doubts = [_unsure(model) for model in (surrogate, *self.models)]
         kappas = np.resize(np.roll(KAPPAS, -len(self.values)), count)
         points = np.empty((count, problem.width))
-        points[kappas == 0.0] = search.minima(conditions[kappas == 0.0])
-        curious = np.flatnonzero(kappas)
-        if len(curious):
-            points[curious] = self._curious(search, conditions[curious], kappas[curious])
+        for group in (np.flatnonzero(kappas == kappa) for kappa in np.unique(kappas)):
+            given = conditions[group] if conditions is not None else None
+            points[group] = self._of_kappa(kappas[group[0]], search, doubts, len(group), given)
         fresh = self._new(points, pending)
         missing = count - len(fresh)
         if missing:  # the surrogate repeats itself, as it may with few values of the knobs
             also = fresh if pending is None else np.concatenate([fresh, pending])
-            others = even_points(problem, 16 * missing, self._rng) if anywhere else self._at(conditions, search)
+            others = even_points(problem, 16 * missing, rng) if conditions is None else self._at(conditions, search)
             fresh = np.concatenate([fresh, self._new(others, also)[:missing]])
         return fresh
+
+    def _of_kappa(
+        self, kappa: float, search: Search, doubts: Sequence[Surrogate], count: int, given: np.ndarray | None
+    ) -> np.ndarray:
+        """Points [count, width] with the lowest mean - kappa sd, at conditions that are given, or drawn evenly.
+
+        Of several conditions that are drawn for a point, one is taken: for kappa 0, where the surrogate is least sure of its
+        answer; for the largest, where most may be gained. Even draws alone leave corners unknown, and the law answers there too.
+        """
+        problem = self.problem
+        rivals = RIVALS.get(kappa, 1) if given is None and problem.n_conditions else 1
+        if kappa and len(self.surrogate.rows) > SPREADING:
+            rivals = 1  # spreads take too long, and are small
+        conditions = even_conditions(problem, rivals * count, self._rng) if given is None else given
+        if rivals > 1:  # shuffled, because points of the even sequence that are a power of two apart are neighbours
+            conditions = self._rng.permutation(conditions)
+        if kappa:
+            points, promise = self._hoped(search, doubts, conditions, np.full(len(conditions), kappa))
+        elif rivals > 1:
+            points = problem.join(search.candidates[search.means(conditions).argmin(1)], conditions)
+            promise = doubts[0].both(points)[1]
+        else:
+            return search.minima(conditions)
+        picks = _apart(conditions, promise, count)
+        best = points[picks]
+        return np.asarray(best if kappa else search.minima(best[:, problem.knob_width :]))
 
     def _at(self, conditions: np.ndarray, search: Search) -> np.ndarray:
         """Points [n, width] at these conditions whose knobs are spread evenly, or all there are; the lowest cost first."""
@@ -175,19 +203,52 @@ class Explorer:
         moved = np.clip(latest + real * size * rng.standard_normal(latest.shape), -1.0, 1.0)
         return np.concatenate([even_knobs(problem, CANDIDATES, rng), moved])
 
-    def _curious(self, search: Search, conditions: np.ndarray, kappas: np.ndarray) -> np.ndarray:
+    def regret(self) -> float:
+        """What the law may lose, on average over even conditions: the lowest mean above the lowest mean - sd. An estimate."""
+        search, doubts = self.search(), [_unsure(model) for model in (self.surrogate, *self.models)]
+        count = ESTIMATED if self.problem.n_conditions else 1
+        conditions = even_conditions(self.problem, count, np.random.default_rng(0))
+        gains = self._hoped(search, doubts, conditions, np.ones(count))[1]
+        told = np.isfinite(gains) & (
+            gains < self.surrogate.scale * FORBIDDEN / 2
+        )  # elsewhere, nothing is known to be allowed
+        return float(gains[told].mean()) if told.any() else math.nan
+
+    def _hoped(
+        self, search: Search, doubts: Sequence[Surrogate], conditions: np.ndarray, kappas: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """For each condition [C, n_conditions] the point of the lowest mean - kappa sd, [C, width], and how far that is below the
+        lowest mean, [C]; minus infinity where f is expected to fail."""
         means = search.means(conditions)
         hopes = means - kappas[:, None] * self.surrogate.ripples_unseen(search.candidates, self.problem.n_knobs)
         picks = np.concatenate(
-            [search.spread_out(hopes, min(count, means.shape[1]), apart) for apart, count in SHORTLIST.items()], 1
+            [search.spread_out(hopes, min(count, means.shape[1]), apart) for apart, count in SHORTLIST.items()]
+            + [np.where(has, hopes, np.inf).argmin(1)[:, None] for has in self._values_of(search.candidates)],
+            1,
         )
-        points = self.problem.join(search.candidates[picks], conditions[:, None])  # [C, 2 count, width]
-        mean, spread = self.surrogate.both(points.reshape(-1, self.problem.width))
-        kappa = np.repeat(kappas, picks.shape[1])
-        limits = [m - kappa * s for m, s in (model.both(points.reshape(-1, points.shape[-1])) for model in self.models)]
-        cost = search.cost(mean - kappa * spread, limits).reshape(picks.shape)
+        points = self.problem.join(search.candidates[picks], conditions[:, None])  # [C, picks, width]
+        flat, kappa = points.reshape(-1, self.problem.width), np.repeat(kappas, picks.shape[1])
+        lows = [
+            model.mean(flat) - kappa * doubt.both(flat)[1]
+            for model, doubt in zip((self.surrogate, *self.models), doubts, strict=True)
+        ]
+        cost = search.cost(lows[0], lows[1:]).reshape(picks.shape)
         cost[np.isinf(np.take_along_axis(means, picks, 1))] = np.inf
-        return np.asarray(points[np.arange(len(points)), cost.argmin(1)])
+        known, hoped = means.min(1), cost.min(1)
+        gains = np.subtract(known, hoped, where=np.isfinite(hoped), out=np.full(len(known), -np.inf))
+        return points[np.arange(len(points)), cost.argmin(1)], gains
+
+    def _values_of(self, knobs: np.ndarray) -> Iterator[np.ndarray]:
+        """For each value of each discrete knob that has few, which of the knobs [S, knob_width] have it: [S] bool.
+
+        If only the lowest means counted, a value that has never been tried would not be compared with those that have.
+        """
+        at = 0
+        for axis in self.problem.knobs:
+            if not isinstance(axis, Real) and axis.size <= FEW_VALUES:
+                index = np.asarray(axis.index(knobs[:, at : at + axis.width]))
+                yield from (index == value for value in range(axis.size))
+            at += axis.width
 
     def _new(self, points: np.ndarray, also: np.ndarray | None = None) -> np.ndarray:
         """Those points that were neither tried before nor are repeated among themselves."""
@@ -205,6 +266,35 @@ def _believing(model: Surrogate, points: np.ndarray) -> Surrogate:
     """A copy that also knows these points, with the values that `model` expects there."""
     made = copy.copy(model)
     made.given(np.concatenate([model.rows, points]), np.concatenate([model.values, model.mean(points)]), model.failed)
+    return made
+
+
+def _apart(conditions: np.ndarray, promise: np.ndarray, count: int) -> np.ndarray:
+    """For each of `count` rows of rivals, [r count, n] in all, the most promising that is apart from those taken before: [count].
+
+    Apart is half of the distance that so many conditions have if they are spread evenly. If none is, the most promising is taken.
+    """
+    rivals = np.arange(len(conditions)).reshape(-1, count)
+    if len(rivals) == 1:
+        return rivals[0]
+    least = count ** (-1.0 / conditions.shape[1])
+    taken: list[int] = []
+    for mine in rivals.T:
+        order = mine[np.argsort(-promise[mine], kind="stable")]
+        gaps = np.linalg.norm(conditions[order, None] - conditions[None, taken], axis=-1).min(1, initial=np.inf)
+        taken.append(int(order[(gaps >= least).argmax()]))
+    return np.array(taken)
+
+
+def _unsure(model: Surrogate) -> Surrogate:
+    """A surrogate for spreads alone, with some of the rows if they are many: time grows with their square."""
+    n, late = len(model.rows), SPREADING // 2
+    if n <= SPREADING:
+        return model
+    keep = np.concatenate([np.linspace(0, n - late - 1, SPREADING - late).astype(int), np.arange(n - late, n)])
+    made = Surrogate(model.kernel, model.theta)
+    made.given(model.rows[keep], model.values[keep])
+    made.centre, made.scale = model.centre, model.scale
     return made
 
 

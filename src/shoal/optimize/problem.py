@@ -24,7 +24,6 @@ from shoal.core.trajectory import Array
 from shoal.optimize import kinds, settling
 from shoal.optimize.axes import Axis, Choice, Real, action_parts, grid, knob, module_of, real
 
-ROBUST = ("mean", "worst")
 Function = Callable[..., Any]
 GRID = 441  # conditions of a score, at most: 21 x 21
 
@@ -40,7 +39,7 @@ class Problem:
         kind: how f can be called: `jax`, `numpy`, `python`, or `auto` to find out by a few calls.
         noisy: f gives another value each time; it is then never traced.
         subject_to: g, or a list of them, called as f is: a point is allowed if every g(...) <= 0 there.
-        robust: how several devices are combined, `mean` or `worst`.
+        robust: how several devices are combined: `mean`, `worst`, or a number from 0 to 1, the quantile over them.
         name: the problem's name in reports; f's own name by default.
 
     Raises:
@@ -56,7 +55,7 @@ class Problem:
         kind: str = "auto",
         noisy: bool = False,
         subject_to: Function | Sequence[Function] = (),
-        robust: str = "mean",
+        robust: str | float = "mean",
         name: str | None = None,
     ) -> None:
         self.devices: tuple[Function, ...] = tuple(f) if isinstance(f, Sequence) else (f,)
@@ -72,8 +71,7 @@ class Problem:
             raise BadInput(f"{self.name}: a problem needs at least one knob")
         if kind not in kinds.KINDS:
             raise BadInput(f"kind={kind!r}: it must be one of {', '.join(kinds.KINDS)}")
-        if robust not in ROBUST:
-            raise BadInput(f"robust={robust!r}: it must be one of {', '.join(ROBUST)}")
+        settling.check_robust(robust)
         twice = sorted(set(knobs) & set(conditions))
         if twice:
             raise BadInput(f"{twice[0]!r} is both a knob and a condition: it can only be one")
@@ -326,9 +324,7 @@ class Problem:
         return values + (step * (limits > 0.0) + slope * xp.maximum(limits, 0.0)).sum(0)
 
     def _over_devices(self, each: Array, xp: Any) -> Array:
-        if len(self.devices) == 1:
-            return each[0]
-        return each.mean(0) if self.robust == "mean" else xp.max(each, 0)  # both propagate NaN
+        return each[0] if len(self.devices) == 1 else settling.over_devices(each, self.robust, xp)
 
     def rows(self, points: np.ndarray) -> Iterable[kinds.Row]:
         """The arguments of f at each of the points [N, width]."""

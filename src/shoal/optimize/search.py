@@ -30,6 +30,7 @@ APART = 0.1  # distance between the starts of descents, per root of a knob's col
 MARGIN = 0.01  # standard deviations of a constraint's values that answers keep away from 0
 FORBIDDEN = 1e6  # standard deviations of f that a violation costs, so that it is worse than any value
 AT_ONCE = 64  # conditions at a time, to bound memory
+REACH = 1.25  # even conditions are stretched by this and clipped: a fifth of them lie on each pair of sides, some in the corners
 
 
 def even_knobs(problem: Problem, n: int, rng: np.random.Generator) -> np.ndarray:
@@ -52,8 +53,13 @@ def even_points(problem: Problem, n: int, rng: np.random.Generator) -> np.ndarra
 
 
 def even_conditions(problem: Problem, n: int, rng: np.random.Generator) -> np.ndarray:
-    """[n, n_conditions], evenly spread from -1 to 1."""
-    return _unit(problem.n_conditions, n, rng) * 2.0 - 1.0
+    """[n, n_conditions], evenly spread from -1 to 1, the ends among them: beyond the outermost ones a surrogate extrapolates."""
+    return _reaching(_unit(problem.n_conditions, n, rng))
+
+
+def _reaching(unit: np.ndarray) -> np.ndarray:
+    """From the unit cube to conditions."""
+    return np.asarray(np.clip(REACH * (2.0 * unit - 1.0), -1.0, 1.0))
 
 
 def _even(problem: Problem, n: int, rng: np.random.Generator, conditions: int) -> np.ndarray:
@@ -66,7 +72,7 @@ def _even(problem: Problem, n: int, rng: np.random.Generator, conditions: int) -
         )
     blank = np.zeros((n, problem.width))
     if conditions:
-        blank[:, problem.knob_width :] = 2.0 * unit[:, problem.n_knobs :] - 1.0
+        blank[:, problem.knob_width :] = _reaching(unit[:, problem.n_knobs :])
     return np.asarray(problem.from_action(blank, action))
 
 

@@ -1,4 +1,4 @@
-"""Which kind of calls a problem's functions allow: see `kinds`."""
+"""Which kind of calls a problem's functions allow (see `kinds`), and how the values of several devices are combined."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from shoal.core.errors import BadInput
+from shoal.core.trajectory import Array
 from shoal.optimize import kinds
 
 if TYPE_CHECKING:
@@ -19,6 +20,23 @@ def limit_names(limits: Sequence[Callable[..., Any]]) -> tuple[str, ...]:
     own = [str(getattr(g, "__name__", type(g).__name__)) for g in limits]
     plain = all(name.isidentifier() for name in own) and len(set(own)) == len(own)
     return tuple(own) if plain else tuple(f"limit{i + 1}" for i in range(len(own)))
+
+
+ROBUST = ("mean", "worst")
+
+
+def check_robust(robust: Any) -> None:
+    """Refuse what is neither one of `ROBUST` nor a quantile."""
+    number = isinstance(robust, int | float) and not isinstance(robust, bool) and 0 <= robust <= 1
+    if robust not in ROBUST and not number:
+        raise BadInput(f"robust={robust!r}: it must be one of {', '.join(ROBUST)}, or a quantile from 0 to 1")
+
+
+def over_devices(each: Array, robust: str | float, xp: Any) -> Array:
+    """Values [devices, N] to [N]. NaN where any device has NaN."""
+    if robust == "mean":
+        return each.mean(0)
+    return xp.max(each, 0) if robust == "worst" else xp.quantile(each, robust, axis=0)
 
 
 def settle(problem: Problem, kind: str) -> str:

@@ -20,7 +20,8 @@ from shoal.run.folder import RunFolder
 
 TRIES = 64  # consecutive failures after which f is refused
 BATCH = 12  # a batch of proposals is this fraction of the rows
-MOST_EACH = 16  # points that a driver is given at a time
+MOST_EACH = 128  # points that a driver is given at a time
+AHEAD = 4  # points that are proposed and not evaluated are at most this fraction of the rows, or two for each driver
 LOOKS = 2.0  # the curve is scored each time the evaluations have grown by this factor
 CHECKS = 8  # evaluations of a stopped run that are made again, to see whether f changed
 SAME = 1e-5  # by how much values may differ, in standard deviations of f or of themselves
@@ -57,6 +58,7 @@ class Spending:
         self._first = problem.evaluations
         self._allowed = allowed
         self.fresh, self.f_s = 0, 0.0
+        self._began = time.monotonic()
         self.found = known is not None and bool(np.isfinite(known[1]).any())  # f has given a value in this run
         self._asking_s = 0.0  # seconds that the last proposals took
         self._reason: str | None = None  # of the last failure in a driver
@@ -167,10 +169,9 @@ class Spending:
             each = self._points_each()
             waiting = _begun(drivers, waiting, each)
             pending = np.concatenate([drivers.points, waiting])
-            room = self.room - len(pending)
-            if room > 0 and len(waiting) < self._drivers * each:
-                wanted = max(drivers.idle, self._drivers * each)
-                waiting = np.concatenate([waiting, self._propose(room, pending, wanted)])
+            room = min(self.room, self._ahead(each)) - len(pending)
+            if room > 0:
+                waiting = np.concatenate([waiting, self._propose(room, pending)])
                 waiting = _begun(drivers, waiting, each)
             if not len(drivers.points):
                 return
@@ -186,21 +187,27 @@ class Spending:
             self._told(points, values, found, record, reasons[-1] if reasons else None)
             self._look_now_and_then()
 
+    def _ahead(self, each: int) -> int:
+        """Points that may wait for their values: as many as are evaluated while new ones are proposed, but not too many."""
+        known = len(self._explorer.values)
+        if known < self._design:
+            return self._design
+        return min(self._drivers * (each + 1), max(2 * self._drivers, known // AHEAD))
+
     def _points_each(self) -> int:
         """Points that a driver gets at a time: as many as it evaluates while new ones are proposed; one, unless f is quick."""
         if not self.fresh:
             return 1
         return int(np.clip(math.ceil(self._asking_s / max(self.seconds_each, 1e-6)), 1, MOST_EACH))
 
-    def _propose(self, room: int, pending: np.ndarray | None = None, wanted: int | None = None) -> np.ndarray:
-        """The next points, at most `room`: the rest of the design, or some that the surrogate proposes, at most `wanted`."""
+    def _propose(self, room: int, pending: np.ndarray | None = None) -> np.ndarray:
+        """The next points, at most `room`: the rest of the design, or some that the surrogate proposes."""
         explorer, problem, began = self._explorer, self._problem, time.perf_counter()
         known = len(explorer.values) + (0 if pending is None else len(pending))
         if known < self._design:
             count, asked = self._design - known, explorer.design
         else:
-            count, asked = max(1 if not problem.n_conditions else 4, known // BATCH), explorer.ask
-            count = count if wanted is None else min(max(count, self._drivers), wanted)
+            count, asked = max(1 if not problem.n_conditions else 4, known // BATCH, self._drivers), explorer.ask
         points = asked(min(count, room, TRIES if not np.isfinite(explorer.values).any() else count), pending=pending)
         self._asking_s = time.perf_counter() - began
         return points
@@ -286,13 +293,17 @@ class Spending:
         if self._drivers == 1:  # else f may end this process, which is known only when the drivers are done
             self._judge()
         if not self._quiet:
-            lowest = f"lowest {np.nanmin(values):.4g}, {1000 * self.seconds_each:.3g} ms an evaluation"
-            left = self.room * self.seconds_each / self._drivers
+            told = f"lowest {np.nanmin(values):.4g}, regret about {self._explorer.regret():.3g}"
+            each, left = 1000 * self.seconds_each, self._left_s()
             print(
-                f"{self._problem.name}: {len(values):,} evaluations, {lowest}, {left:.0f} s of evaluations left",
+                f"{self._problem.name}: {len(values):,} evaluations, {told}, {each:.3g} ms an evaluation, {left:.0f} s left",
                 file=sys.stderr,
                 flush=True,
             )
+
+    def _left_s(self) -> float:
+        """Seconds until the budget is spent, if evaluations and proposals go on as they did."""
+        return (time.monotonic() - self._began) / max(1, self.fresh) * (self._allowed - self.called - self._replayed)
 
     def _judge(self) -> None:
         if self._score and self.crash is not None:
@@ -311,10 +322,11 @@ class Spending:
 
 
 def _begun(drivers: Drivers, waiting: np.ndarray, each: int) -> np.ndarray:
-    """Give the first points [n, width] to idle drivers, `each` to one; the points that are left."""
+    """Give the first points [n, width] to idle drivers, at most `each` to one, or its share of them; the points that are left."""
+    share = min(each, math.ceil(len(waiting) / drivers.count))
     while drivers.idle and len(waiting):
-        drivers.begin(waiting[:each])
-        waiting = waiting[each:]
+        drivers.begin(waiting[:share])
+        waiting = waiting[share:]
     return waiting
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from scipy.linalg import cho_solve, cholesky, lapack, solve_triangular
@@ -22,6 +22,7 @@ from shoal.optimize.threads import one_thread
 ROWS = 2048  # rows that predictions use, at most: time grows with their square, and a factorisation with their cube
 FITTED = 320  # rows that the lengths are fitted to, at most
 ITERATIONS = 25  # of a fit
+TRIAL = 6  # iterations from each of several starts, of which the best goes on
 AT_ONCE = 512  # points whose spread is computed at a time, to bound memory
 JITTER = 1e-9  # added to the noise, in units of the variance: keeps factorisations possible
 
@@ -73,21 +74,21 @@ class Surrogate:
         starts = [self.theta]
         if fresh:
             starts += [self.kernel.start(length, ripple) for length, ripple in ((0.2, 0.03), (1.0, 0.03), (1.0, 1.0))]
-        best = None
-        for start in starts:
-            found = minimize(
-                self.surprise,
-                start,
-                args=(gaps, values),
-                jac=True,
-                method="L-BFGS-B",
-                bounds=self.kernel.bounds(),
-                options={"maxiter": ITERATIONS},
-            )
-            if best is None or found.fun < best.fun:
-                best = found
-        assert best is not None
-        self.theta = np.asarray(best.x)
+            tried = [self._improved(start, gaps, values, TRIAL) for start in starts]
+            starts = [min(tried, key=lambda found: found.fun).x]
+        self.theta = np.asarray(self._improved(starts[0], gaps, values, ITERATIONS).x)
+
+    def _improved(self, theta: np.ndarray, gaps: list[np.ndarray], values: np.ndarray, iterations: int) -> Any:
+        """SciPy's result of minimising the surprise from theta."""
+        return minimize(
+            self.surprise,
+            theta,
+            args=(gaps, values),
+            jac=True,
+            method="L-BFGS-B",
+            bounds=self.kernel.bounds(),
+            options={"maxiter": iterations},
+        )
 
     def surprise(self, theta: np.ndarray, gaps: list[np.ndarray], y: np.ndarray) -> tuple[float, np.ndarray]:
         """Minus the log marginal likelihood of y [n] and minus the log prior, up to a constant, and the gradient.
