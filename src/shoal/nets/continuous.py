@@ -89,7 +89,7 @@ class ContinuousNet:
         return jnp.concatenate([obs, x], axis=-1), carry
 
     def sequence(self, part: Params, obs: Array, carry: Carry, first: Array, burn_in: int) -> Array:
-        """What the trunks of `part` see of obs [T, B, n]. No gradient passes row `burn_in` backwards."""
+        """The input of the trunks of `part` for obs [T, B, n]. No gradient passes row `burn_in` backwards."""
         x = recurrent.scan_after_burn_in(part["cell"], self.config.cell, obs, carry, first, burn_in)
         return jnp.concatenate([obs, x], axis=-1)
 
