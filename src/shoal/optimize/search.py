@@ -217,7 +217,7 @@ class Search:
         return cost, np.where((scaled.max(0) + self._margin > 0.0)[:, None], worst, slope)
 
     def held(self, points: np.ndarray, model: Surrogate | None = None) -> Held:
-        """What `slopes` needs of the axes that do not move."""
+        """The part of `slopes` that depends on the axes that do not move."""
         s = model or self._surrogate
         return s.kernel.held(s.theta, s.side_of(points, self._held), s.weights)
 
