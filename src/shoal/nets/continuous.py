@@ -155,7 +155,7 @@ def count_entries(spec: EnvSpec) -> int:
     """A, the number of entries of an action. Refuses spaces that are not one Box."""
     parts = spec.action.parts
     if len(parts) != 1 or not isinstance(parts[0], Continuous):
-        kinds = "Discrete" if spec.action.scalar else ", ".join(type(part).__name__ for part in parts)
+        kinds = spec.action.spaces
         instead = "dqn or ppo" if spec.action.scalar else "ppo, a2c or reinforce"
         raise BadInput(
             f"{spec.name}: its actions are {kinds}; ddpg, td3 and sac need one Box of real numbers: use {instead}"
