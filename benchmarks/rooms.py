@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -83,19 +85,25 @@ class Failed(Exception):
 
 
 def run_json(command: Sequence[str], timeout: float, env: Mapping[str, str] | None = None) -> dict[str, Any]:
-    """The JSON object on the last line of a command's standard output, plus `command_s`, its whole duration."""
+    """The JSON object on the last line of a command's standard output, plus `command_s`, its whole duration.
+
+    The command ends with this process if that is interrupted or asked to end by SIGTERM.
+    """
     began = time.monotonic()
     environment = {**os.environ, "BENCH_STARTED": repr(began), **(env or {})}
     # A session of its own, so that a timeout ends the peer's workers with it.
-    process = subprocess.Popen(
-        command, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True
-    )
-    try:
-        out, err = process.communicate(timeout=timeout)
-    except subprocess.TimeoutExpired:
-        os.killpg(process.pid, signal.SIGKILL)
-        process.communicate()
-        raise Failed(f"no result after {timeout:.0f} s") from None
+    with _sigterm_raises():
+        process = subprocess.Popen(
+            command, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True
+        )
+        try:
+            out, err = process.communicate(timeout=timeout)
+        except BaseException as error:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.communicate()
+            if isinstance(error, subprocess.TimeoutExpired):
+                raise Failed(f"no result after {timeout:.0f} s") from None
+            raise
     took = time.monotonic() - began
     if process.returncode != 0:
         said = [line for line in (out + err).splitlines() if line.strip()]
@@ -106,6 +114,21 @@ def run_json(command: Sequence[str], timeout: float, env: Mapping[str, str] | No
     except (IndexError, json.JSONDecodeError):
         raise Failed(f"its last line is no JSON: {lines[-1][:200] if lines else 'no output'}") from None
     return {**result, "command_s": took}
+
+
+@contextlib.contextmanager
+def _sigterm_raises() -> Iterator[None]:
+    """While entered, SIGTERM raises SystemExit instead of ending this process at once."""
+
+    def leave(number: int, frame: object) -> None:
+        sys.exit(128 + number)
+
+    before = signal.signal(signal.SIGTERM, leave) if threading.current_thread() is threading.main_thread() else None
+    try:
+        yield
+    finally:
+        if before is not None:
+            signal.signal(signal.SIGTERM, before)
 
 
 def _pip(python: Path, *words: str) -> None:

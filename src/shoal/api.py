@@ -98,7 +98,7 @@ class Run:
 
     @functools.cached_property
     def _trained(self) -> tuple[Any, int]:
-        """What acts, and the environment steps that it was trained for."""
+        """The acting part of the weights, and the environment steps that it was trained for."""
         loaded = self._loaded()
         check_same_spaces(self.plan, loaded.meta)
         return actor_of(make_algorithm(self.plan), under(loaded.arrays, "state/")), loaded.step
@@ -160,7 +160,7 @@ class Run:
         others = ways(read_json(path)) if path.exists() else {}
         try:
             self.folder.write_json(path, {**others, "greedy" if result.greedy else "sampled": {**vars(result)}})
-        except OSError as error:  # the episodes were not played in vain
+        except OSError as error:  # the result is still returned
             say(f"shoal: cannot write {path}: {error.strerror or error}")
 
     def film(self, path: str | Path | None = None, *, seed: int | None = None, max_steps: int = 1000) -> bytes:
@@ -236,7 +236,7 @@ def train(
         loose.pop(key, None)
     if env is None and named is None:
         raise BadInput("no environment: give an id, an import path, or --resume RUN")
-    plan = resolve(env if env is not None else named, loose)
+    plan = resolve(env if env is not None else named, loose, trained=start_from is not None)
     result = launch.run(
         plan,
         out=out,

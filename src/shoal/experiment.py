@@ -34,7 +34,7 @@ NETS: dict[str, Any] = {"actor_critic": ActorCritic, "q_network": QNetwork, **CO
 _SIZES = ("many_learners", "each_learns", "acting", "unrolls")
 # Attributes that a user's own class must declare besides its Config, and where they are documented.
 DECLARED = {
-    "algorithm": ("about", "net_name", "usual_topology", "topologies", "replays", "groups", "adopt"),
+    "algorithm": ("about", "net_name", "usual_topology", "topologies", "replays", "if_trained", "groups", "adopt"),
     "topology": (*_SIZES, "about", "apart", "mixed", "usual", "if_parallel", "program"),
     "runtime": ("about", "provides", "overlaps", "needs_pure_env", "spawns", "join", "places", "step_timeout"),
 }
@@ -212,8 +212,11 @@ def merge(*layers: Mapping[str, Any]) -> dict[str, Any]:
     return merged
 
 
-def resolve(env: Any, loose: Mapping[str, Any]) -> Plan:
-    """A plan for `env`: an id, an import path, an Env class or a callable. Raises `BadInput` for the first mistake."""
+def resolve(env: Any, loose: Mapping[str, Any], trained: bool = False) -> Plan:
+    """A plan for `env`: an id, an import path, an Env class or a callable. Raises `BadInput` for the first mistake.
+
+    `trained`: the run begins with trained weights.
+    """
     given = nest(loose)
     names = {axis: given.get(axis, {}).get("name") for axis in AXES}
     settings = configs.build(Settings, {**{k: v for k, v in given.items() if k not in AXES}, **_plain_names(names)})
@@ -279,7 +282,7 @@ def resolve(env: Any, loose: Mapping[str, Any]) -> Plan:
         settings=settings,
         source=source,
         spec=spec,
-        algo=_config(algo_class, {**usual, **fields["algo"]}, "algo"),
+        algo=_config(algo_class, {**usual, **(algo_class.if_trained if trained else {}), **fields["algo"]}, "algo"),
         topology=_overlap(_config(topology_class, fields["topology"], "topology"), topology_class, runtime_class),
         runtime=runtime,
         net=_config(

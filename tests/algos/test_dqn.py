@@ -361,16 +361,18 @@ def test_bad_settings_are_refused_in_one_line(settings: dict[str, Any], message:
 
 
 @pytest.mark.parametrize(
-    "action",
+    ("action", "spaces"),
     [
-        ActionSpec((Continuous((-1.0,), (1.0,)),)),
-        ActionSpec((Categorical((3, 2)),)),
-        ActionSpec((Binary(3),)),
+        (ActionSpec((Continuous((-1.0,), (1.0,)),)), "Box"),
+        (ActionSpec((Categorical((3, 2)),)), "MultiDiscrete"),
+        (ActionSpec((Binary(3),)), "MultiBinary"),
+        (ActionSpec((Categorical((2,)), Continuous((-1.0,), (1.0,)))), "Discrete, Box"),
     ],
 )
-def test_other_actions_than_one_discrete_are_refused(action: ActionSpec) -> None:
+def test_other_actions_than_one_discrete_are_refused(action: ActionSpec, spaces: str) -> None:
+    """By Gymnasium's names, which the user knows."""
     spec = EnvSpec("Swing", ObsSpec((WIDTH,)), action)
-    with pytest.raises(BadInput, match=r"Swing: its actions are .*one Discrete space: use ppo"):
+    with pytest.raises(BadInput, match=f"Swing: its actions are {spaces}; .*one Discrete space: use ppo"):
         QNetwork(QNetConfig(), spec)
 
 

@@ -135,7 +135,7 @@ def test_what_is_missing_is_said(module: None, tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="net 'own_parts:NoConfig' has no Config"):
         train(tmp_path / "run", net="own_parts:NoConfig")
     told = (
-        "'own_parts:Undeclared' does not declare net_name, usual_topology, topologies, replays, groups, adopt:"
+        "'own_parts:Undeclared' does not declare net_name, usual_topology, topologies, replays, if_trained, groups, adopt:"
         " shoal.core.algorithm.Algorithm documents them"
     )
     with pytest.raises(BadInput, match=told):

@@ -18,6 +18,7 @@ from shoal.algos.a2c import A2CConfig
 from shoal.algos.ppo import PPOConfig
 from shoal.core.errors import BadInput
 from shoal.core.program import Report
+from shoal.experiment import resolve
 from shoal.launch.saved import under
 from shoal.nets.net import NetConfig
 
@@ -167,6 +168,28 @@ def test_a_run_that_starts_from_a_policy_fills_its_replay_by_it(tmp_path: Path) 
 
     train_one("second", start_from=train_one("first").path)
     assert warm == {"first": [1.0, 0.0, 0.0], "second": [0.0, 0.0, 0.0]}
+
+
+@pytest.mark.parametrize("algo", ["dqn", "dyna_q"])
+def test_a_trained_policy_explores_no_more_than_at_its_end(algo: str) -> None:
+    """Its defaults differ; what is given stays."""
+
+    def start(trained: bool, **given: float) -> float:
+        epsilon: float = resolve("CartPole-v1", {"algo": {"name": algo, **given}}, trained=trained).algo.epsilon_start
+        return epsilon
+
+    assert (start(False), start(True), start(True, epsilon_start=0.5)) == (1.0, 0.02, 0.5)
+
+
+def test_fine_tuning_by_dqn_explores_no_more_than_at_its_end(tmp_path: Path) -> None:
+    dqn = {"name": "dqn", "unroll": T, "batch_size": 8, "warmup": T * B}
+    first, told = train("CartPole-v1", tmp_path / "first", algo=dqn, backend="jax"), list[float]()
+
+    def note(report: Report) -> None:
+        told.append(report.metrics["explore/epsilon"])
+
+    train("CartPole-v1", tmp_path / "second", algo=dqn, backend="jax", start_from=first.path, callbacks=[note])
+    assert max(told) <= 0.021, told
 
 
 def test_settings_may_be_objects_dicts_or_dotted(tmp_path: Path) -> None:

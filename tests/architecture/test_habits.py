@@ -6,7 +6,7 @@ import ast
 import re
 
 import pytest
-from source import classes, modules, path_of, settings
+from source import ROOT, classes, modules, path_of, settings
 
 MODULES = list(modules())
 PACKAGES = [name for name in MODULES if path_of(name).name == "__init__.py" and name != "shoal"]
@@ -133,3 +133,17 @@ def test_settings_of_the_command_line_explain_themselves() -> None:
                     if isinstance(item, ast.AnnAssign) and not said:
                         silent.append(f"{node.name}.{ast.unparse(item.target)}")
     assert silent == []
+
+
+# Words of sentences that have to be read twice: name the role, the process or the user instead.
+UNPLAIN = re.compile(r"\b(whoever|whomever|nobody|everybody|somebody|anew|so many|of whom)\b", re.IGNORECASE)
+
+
+def test_words_are_plain() -> None:
+    pages = [*(ROOT / "docs").rglob("*.md"), ROOT / "README.md", *(path_of(name) for name in MODULES)]
+    lines = [(path, number, line) for path in pages for number, line in enumerate(path.read_text().splitlines(), 1)]
+    assert [f"{path}:{number}: {line.strip()}" for path, number, line in lines if UNPLAIN.search(line)] == []
+
+
+def test_an_unplain_word_is_noticed() -> None:
+    assert UNPLAIN.search("Nobody waits here.") and not UNPLAIN.search("No role waits here, and many run.")

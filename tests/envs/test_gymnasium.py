@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import sys
 from typing import Any, ClassVar
 
 import gymnasium
@@ -66,6 +67,17 @@ def test_an_env_that_raises_is_made_anew(batch: GymnasiumBatch) -> None:
     assert batch.step(NOTHING).obs[0, 1] == 1
     batch.close()
     assert Fragile.closed == 3
+
+
+def test_an_env_that_ends_the_program_ends_its_episode(batch: GymnasiumBatch, monkeypatch: pytest.MonkeyPatch) -> None:
+    def step(self: Any, action: int) -> Any:
+        sys.exit("the licence has expired")
+
+    batch.reset()
+    monkeypatch.setattr(Fragile, "step", step)
+    assert batch.step(NOTHING).dropped.all()
+    assert [kind for kind, _ in batch.faults] == ["env_raised"] * 2
+    assert "SystemExit: the licence has expired" in batch.faults[0][1]
 
 
 def test_a_failing_reset_is_tried_again(batch: GymnasiumBatch) -> None:

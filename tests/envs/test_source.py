@@ -49,6 +49,11 @@ class Breaks(Good):
         raise KeyError("lost\nthe map")
 
 
+class Quits(Good):
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        sys.exit("no licence")
+
+
 class OldReset(Good):
     def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
         return np.zeros(3, np.float32)
@@ -120,6 +125,7 @@ def test_an_entry_point(monkeypatch: pytest.MonkeyPatch) -> None:
         ("no_such_module:Env", "auto", "'no_such_module:Env' cannot be made: ModuleNotFoundError: .*no_such_module"),
         (Talks, "auto", r"'Talks': observation space Text\(.*\) is not supported"),
         (Breaks, "auto", r"'Breaks' cannot be made: KeyError: 'lost\\nthe map'"),
+        (Quits, "auto", "'Quits' cannot be made: SystemExit: no licence"),
         (OldReset, "auto", "'OldReset' cannot be made: ValueError: reset returned ndarray"),
         (StartsWithNan, "auto", "'StartsWithNan' cannot be made: ValueError: the first observation is not finite"),
         (needs_arguments, "auto", "'needs_arguments' cannot be made: TypeError: .*size"),

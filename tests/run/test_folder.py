@@ -86,7 +86,7 @@ def test_open_finds_the_run_from_any_path_into_it(tmp_path: Path) -> None:
     assert RunFolder.open(checkpoint).path == run.path and RunFolder.open(checkpoint).checkpoint == checkpoint
     with pytest.raises(BadInput, match="there is no run"):
         RunFolder.open(tmp_path / "other")
-    with pytest.raises(BadInput, match="no run folder: it has no config"):
+    with pytest.raises(BadInput, match="not a run folder: it has no config"):
         RunFolder.open(tmp_path)
 
 

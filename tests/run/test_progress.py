@@ -53,6 +53,20 @@ def test_without_a_terminal_it_is_a_line_now_and_then(monkeypatch: pytest.Monkey
     )
 
 
+def test_the_last_line_is_printed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+    monkeypatch.setattr(live.time, "monotonic", lambda: now[0])
+    stream = io.StringIO()
+    with Panel("CartPole-v1", 20, stream=stream) as panel:
+        for step in (10, 20):
+            now[0] += 6.0
+            panel.update(step, now[0])
+    assert [line.split(":")[1].split("|")[0] for line in stream.getvalue().splitlines()] == [
+        " 10 of 20 steps ",
+        " 20 of 20 steps ",
+    ]
+
+
 def test_on_a_terminal_it_draws_at_most_four_times_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
     now, drawn = [0.0], [0]
     monkeypatch.setattr(live.time, "monotonic", lambda: now[0])

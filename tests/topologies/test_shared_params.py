@@ -310,3 +310,36 @@ def test_a_turn_whose_news_was_reported_before_it_was_finished_still_ends_the_ru
             break
     assert [report.version for report in said] == [1, 2]
     assert [report.env_steps for report in said] == [T * B, 2 * T * B] and said[1].lags == {}
+
+
+def test_news_that_never_ends_does_not_postpone_reports(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Many fast workers send more than the monitor reads in between. The last report still holds all news."""
+    monkeypatch.setattr(shared_roles, "REPORT_SECONDS", 0.0)
+    monkeypatch.setattr(shared_roles, "OVERDUE", 0.0, raising=False)
+    settings = {"algo": A2C, "net": {"hidden": (8,)}, "backend": "jax", "envs": B, "runtime": "inline", "actors": 2}
+    plan = resolve("CartPole-v1", {**settings, "topology": "shared_params", "steps": 6 * T * B})
+    program = plan.topology_class(plan.topology).program(make_blueprint(plan, None, None))
+    ports = inline_ports(program.ports, [role.name for role in program.roles])
+    main = next(role for role in program.roles if role.main)
+    steps = main.build(ports, Context(name="monitor", fault=lambda fault: None, beat=lambda: None)).run()
+    got, told, said = next(steps), 0, list[Report]()
+    while not said or said[-1].version < 6:
+        for worker in range(2):
+            if told < 6 and (news := ports["news"].claim(worker).now()) is not None:
+                turn = ports["roster"].turn(worker)
+                assert turn.attempt() is shared_roles.NOT_YET and turn.attempt() == told
+                for field in news.values():
+                    field[...] = 0
+                news["steps"][0] = T * B
+                ports["news"].push(worker)
+                ports["roster"].finish(worker)
+                told += 1
+        if isinstance(got, Report):
+            said.append(got)
+            got = steps.send(Reply())
+        else:
+            answer = got.attempt()
+            assert answer is not shared_roles.NOT_YET
+            got = steps.send(answer)
+    assert len(said) > 1, "the first comes before the last news"
+    assert sum(sum(report.lags.values()) for report in said) == 6 * T * B

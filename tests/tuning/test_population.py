@@ -121,6 +121,21 @@ def test_what_cannot_be_a_lane_is_refused() -> None:
         fused_plan("LunarLander-v3", {})
 
 
+def test_a_lane_counts_the_faults_of_its_environments(tmp_path: Path) -> None:
+    population = Population("nan_lane:SometimesNan", Phase(UPDATE, "steps"))
+    own = {**SHARED, "runtime": "fused", "steps": 2 * UPDATE, "seed": 0}
+    patient, strict = (
+        population.start(tmp_path / str(most), {**own, "max_faults": most}, go_on=False) for most in (9, 0)
+    )
+    while patient.code is None:
+        population.wait([patient, strict], 0.0)
+    assert patient.code == 0 and strict.code == 1 and "more than --max-faults 0: env_nan: " in strict.reason
+    assert "env_nan" in (tmp_path / "9" / "faults.log").read_text()
+    assert sum(row.get("fault/env_nan", 0) for row in patient.rows()) >= 1
+    run = shoal.train(resume=tmp_path / "9", steps=2 * UPDATE, quiet=True, report=False, eval_episodes=0)
+    assert run.summary["faults"] >= 1, "a resumed run continues the count"
+
+
 @pytest.mark.slow
 def test_a_lane_that_is_not_finite_fails(tmp_path: Path) -> None:
     population = Population("CartPole-v1", Phase(8 * UPDATE, "steps"))

@@ -15,6 +15,7 @@ import numpy as np
 
 from shoal.acting.compiled_act import compiled_act
 from shoal.core.algorithm import Algorithm
+from shoal.core.errors import FROM_ENV
 from shoal.core.keys import EVALUATION, episode_seed, key_data
 
 TOGETHER = 16  # episodes at a time: enough to share the cost of acting, few enough to finish close together
@@ -103,7 +104,7 @@ def play(
     `todo` names each by (episode, attempt). Its start is derived from (seed, episode, attempt), whichever environment plays
     it, so order does not matter; `start_of(episode, attempt)` can replace the environment's seed. A broken episode begins
     again at its next attempt, in a new environment and from another start, as long as the caller keeps iterating. After `limit`
-    steps an episode is cut: a policy that is stuck in an environment without a time limit would play for ever.
+    steps an episode is cut: a policy that is stuck in an environment without a time limit would never end its episode.
     """
     start_of = start_of or partial(episode_seed, seed)
     waiting = deque(todo)
@@ -170,7 +171,7 @@ class _Seat:
             if self._env is None:
                 self._env = self._make_env()
             obs = np.asarray(self._env.reset(self._start_of(episode, attempt)))
-        except Exception as error:
+        except FROM_ENV as error:
             raise self._broken("env_raised", traceback.format_exc()) from error
         obs = self._checked(obs, 0.0)
         self._mark(-1)
@@ -183,7 +184,7 @@ class _Seat:
         self._mark(self.playing[0])
         try:
             obs, reward, terminated, truncated = self._env.step(action)
-        except Exception as error:
+        except FROM_ENV as error:
             raise self._broken("env_raised", traceback.format_exc()) from error
         obs = self._checked(np.asarray(obs), reward)
         self._mark(-1)
@@ -201,7 +202,7 @@ class _Seat:
         """Close the environment and ignore a failure: it is no longer used."""
         env, self._env = self._env, None
         if env is not None:
-            with contextlib.suppress(Exception):
+            with contextlib.suppress(*FROM_ENV):
                 env.close()
 
     def _checked(self, obs: np.ndarray, reward: float) -> np.ndarray:

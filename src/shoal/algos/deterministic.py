@@ -63,7 +63,7 @@ class Deterministic(ContinuousControl[C, DeterministicNet]):
         return jnp.clip(action + explore[:, None] * moved, -1.0, 1.0), carry
 
     def bootstrap(self, target: Params, rows: Rows) -> tuple[Array, Array]:
-        """What the target critics see after the window, and the action of the target policy there."""
+        """The target critics' input after the window, and the action of the target policy there."""
         action = self.net.policy(target["policy"], self.views("policy", target["policy"], rows)[1])
         return self.views("critic", target["critic"], rows)[1], action
 

@@ -9,7 +9,9 @@ RMSProp.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, ClassVar, Literal, Protocol, final
 
 import jax
@@ -43,7 +45,7 @@ class DQNConfig(OffPolicyConfig):
     tau: Fraction = 1.0
     """share of the distance to the weights that the target network moves: 1 copies the weights, 0.005 follows softly"""
     epsilon_start: Fraction = 1.0
-    """share of random actions at the start"""
+    """share of random actions at the start; by default that of `epsilon_end` in a run that begins with trained weights (--from)"""
     epsilon_end: Fraction = 0.02
     """share of random actions at the end"""
     explore: Fraction = 0.2
@@ -78,6 +80,8 @@ class QNet(Protocol):
 class DQN(OffPolicy[DQNConfig, QNet]):
     Config: ClassVar[type[Any]] = DQNConfig
     net_name: ClassVar[str] = "q_network"
+    # A trained policy acts from the start: random actions would fill the replay without it.
+    if_trained: ClassVar[Mapping[str, Any]] = MappingProxyType({"epsilon_start": DQNConfig.epsilon_end})
     about: ClassVar[str] = (
         "deep Q-learning: a replay, a target network; double, dueling, n-step, prioritized as options"
     )

@@ -11,6 +11,7 @@ Real experience is processed exactly as in DQN. Imagined experience consists of 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar, NamedTuple, final
@@ -105,6 +106,7 @@ class DynaQ:
     net_name: ClassVar[str] = "q_network"
     usual_topology: ClassVar[str] = "dyna"
     replays: ClassVar[bool] = True
+    if_trained: ClassVar[Mapping[str, Any]] = DQN.if_trained
     topologies: ClassVar[tuple[str, ...]] = ("dyna",)  # no other topology has planners
     about: ClassVar[str] = "DQN that also learns from experience imagined by a world model"
 

@@ -6,6 +6,7 @@ Recurrent nets learn from sequences of steps: see `algos.sequences`.
 from __future__ import annotations
 
 import abc
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, Literal, Protocol, TypeVar
 
@@ -14,6 +15,7 @@ import jax.numpy as jnp
 
 from shoal.algos import sequences
 from shoal.core.algorithm import (
+    NO_SETTINGS,
     ActorState,
     Drawn,
     Kept,
@@ -106,6 +108,7 @@ class OffPolicy(abc.ABC, Generic[C, N]):
     net_name: ClassVar[str]
     usual_topology: ClassVar[str] = "sync"
     replays: ClassVar[bool] = True
+    if_trained: ClassVar[Mapping[str, Any]] = NO_SETTINGS
     topologies: ClassVar[tuple[str, ...]] = ()
 
     def __post_init__(self) -> None:

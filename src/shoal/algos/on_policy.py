@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import abc
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, Literal, NamedTuple, TypeVar
 
@@ -12,6 +13,7 @@ import numpy as np
 import optax
 
 from shoal.core.algorithm import (
+    NO_SETTINGS,
     ActorState,
     Feedback,
     LearnerState,
@@ -123,6 +125,7 @@ class OnPolicy(abc.ABC, Generic[C]):
     net_name: ClassVar[str] = "actor_critic"
     usual_topology: ClassVar[str] = "sync"
     replays: ClassVar[bool] = False
+    if_trained: ClassVar[Mapping[str, Any]] = NO_SETTINGS
     topologies: ClassVar[tuple[str, ...]] = ()
     weighs: ClassVar[bool] = False  # the loss has its own probability ratio
 

@@ -74,7 +74,7 @@ def time_major(rows: Sequences) -> Sequences:
 
 
 def at_bootstrap(x: Array, length: Array) -> Array:
-    """What follows the window of each step: [L+1, N, ...], lengths [L, N] -> [L, N, ...]."""
+    """The values after the window of each step: [L+1, N, ...], lengths [L, N] -> [L, N, ...]."""
     steps, rows = length.shape
     return x[jnp.arange(steps)[:, None] + length, jnp.arange(rows)]
 

@@ -169,7 +169,7 @@ def _imported(name: Any) -> Any:
     from shoal.envs.registry import import_object
 
     if not isinstance(name, str) or ":" not in name:
-        raise BadInput(f"subject_to: {name!r} is no module:function")
+        raise BadInput(f"subject_to: {name!r} is not of the form module:function")
     try:
         return import_object(name)
     except Exception as error:  # importing runs the user's own code

@@ -142,7 +142,8 @@ def _print_config(env: str | None, own: Mapping[str, str], settings: Mapping[str
     join(loose)
     if follows():
         return 0
-    plan = resolve(env or named, {k: v for k, v in loose.items() if k not in ("machine", "spec")})
+    wanted = {k: v for k, v in loose.items() if k not in ("machine", "spec")}
+    plan = resolve(env or named, wanted, trained="from" in own)
     print(msgspec.json.format(msgspec.json.encode(plan.as_dict()), indent=2).decode())
     for note in plan.notes:
         print(note, file=sys.stderr)

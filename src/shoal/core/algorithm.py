@@ -6,12 +6,15 @@ average them and a shared table may add them. Implemented in `algos`, called by 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any, ClassVar, Literal, NamedTuple, Protocol
 
 from shoal.core.spec import EnvSpec
 from shoal.core.trajectory import Array, Trajectory
 
 Params = dict[str, Any]
+NO_SETTINGS: Mapping[str, Any] = MappingProxyType({})
 
 
 class Moments(NamedTuple):
@@ -145,6 +148,7 @@ class Algorithm(Protocol):
     usual_topology: ClassVar[str]  # default topology
     topologies: ClassVar[tuple[str, ...]]  # supported topologies; () means all
     replays: ClassVar[bool]  # its `experience` is a `Replay`
+    if_trained: ClassVar[Mapping[str, Any]]  # settings whose defaults differ in a run that begins with trained weights
 
     def __init__(self, config: Any, task: Task, net: Any) -> None: ...
 

@@ -82,7 +82,7 @@ class Blueprint:
         return float(self.progress_at(self.spent + max((version - self.start) * self.steps_per_update, steps)))
 
     def progress_at(self, made: Any) -> Any:
-        """Where schedules stand after these environment steps, a number or an array of them."""
+        """Progress of the schedules after these environment steps, a number or an array of them."""
         return np.minimum(made / self.horizon, 1.0) if self.horizon else made / max(1, self.budget)
 
     @property

@@ -32,6 +32,10 @@ class EnvFault(ShoalError):
     """An environment raised, hung or returned NaN or infinity."""
 
 
+# Exceptions that an environment's own code may raise. Its `sys.exit()` must not end the run.
+FROM_ENV = (Exception, SystemExit)
+
+
 def nearest(name: str, valid: Iterable[str], most: int = 3, show: Callable[[str], str] = str) -> str:
     """` Did you mean 'a' or 'b'?` for the closest valid names, each formatted by `show`, or an empty string."""
     close = difflib.get_close_matches(name, list(valid), n=most, cutoff=0.5)

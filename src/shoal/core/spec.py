@@ -65,6 +65,13 @@ class ActionSpec(msgspec.Struct, frozen=True):
         return sum(part.width for part in self.parts)
 
     @property
+    def spaces(self) -> str:
+        """The parts by Gymnasium's names of their spaces, for messages."""
+        names = {Categorical: "MultiDiscrete", Binary: "MultiBinary", Continuous: "Box"}
+        single = [type(part) is Categorical and part.width == 1 for part in self.parts]
+        return ", ".join("Discrete" if one else names[type(p)] for one, p in zip(single, self.parts, strict=True))
+
+    @property
     def shape(self) -> tuple[int, ...]:
         """The shape of one environment's action."""
         return () if self.scalar else (self.width,)

@@ -15,7 +15,7 @@ import gymnasium
 import numpy as np
 from gymnasium.utils.env_checker import check_env
 
-from shoal.core.errors import BadInput, UnknownEnv
+from shoal.core.errors import FROM_ENV, BadInput, UnknownEnv
 from shoal.envs import envpool as pool
 from shoal.envs import registry
 from shoal.envs.jax_envs import JaxEnv
@@ -51,7 +51,7 @@ def examine(target: Any, seconds: float = 10.0) -> list[Finding]:
         return _sorted(found + _finite_alone(source, seconds))
     try:
         env = source.make()
-    except Exception as error:
+    except FROM_ENV as error:
         return [Finding("error", f"it cannot be made: {_line(error)}", "Let the constructor work without arguments.")]
     try:
         found += _spaces(env) + _checker(source)
@@ -75,7 +75,7 @@ def _source(target: Any) -> EnvSource | None:
     if isinstance(target, str):
         try:
             made = registry.import_object(target)
-        except Exception as error:
+        except FROM_ENV as error:
             raise BadInput(f"environment {target!r} cannot be imported: {_line(error)}") from error
     else:
         made = target
@@ -89,7 +89,7 @@ def _source(target: Any) -> EnvSource | None:
 def _sendable(source: EnvSource) -> list[Finding]:
     try:
         cloudpickle.dumps(source)
-    except Exception as error:
+    except FROM_ENV as error:
         fix = "Name it by its import path, pkg.module:Name, or keep open files, locks and sockets out of the recipe."
         return [Finding("warning", f"it cannot be sent to another process (runtime processes): {_line(error)}", fix)]
     return []
@@ -140,7 +140,7 @@ def _checker(source: EnvSource) -> list[Finding]:
         warnings.simplefilter("always")
         try:
             check_env(env.unwrapped, skip_render_check=True)
-        except Exception as error:
+        except FROM_ENV as error:
             found.append(Finding("error", f"check_env: {_line(error)}", api))
         finally:
             env.close()
@@ -283,5 +283,5 @@ def _sorted(found: list[Finding]) -> list[Finding]:
     return sorted(found, key=lambda finding: ("error", "warning", "info").index(finding.level))
 
 
-def _line(error: Exception) -> str:
+def _line(error: BaseException) -> str:
     return f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from shoal.core.errors import EnvFault
+from shoal.core.errors import FROM_ENV, EnvFault
 from shoal.core.spec import EnvSpec
 from shoal.core.trajectory import Array
 from shoal.envs.batch import Lives, Step, seed_of
@@ -63,7 +63,7 @@ class GymnasiumBatch:
         try:
             if not self._lost[index]:
                 self._begin(index)
-        except Exception:
+        except FROM_ENV:
             self._failed(index)
         while self._lost[index]:
             self._recover(index)
@@ -89,7 +89,7 @@ class GymnasiumBatch:
                 )
                 self._left[index] = info.get("lives", 0)
                 self._obs[index] = self._observations.single(obs)
-            except Exception:
+            except FROM_ENV:
                 reward[index], terminated[index], truncated[index], dropped[index] = 0, False, False, True
                 self._failed(index)
                 self._recover(index)
@@ -126,19 +126,19 @@ class GymnasiumBatch:
             if not self._lost[index] and self._episode[index] >= 0:
                 try:
                     self._replay(index, actions)
-                except Exception:
+                except FROM_ENV:
                     self._failed(index)
         self._ended = np.array(arrays["ended"]) & ~self._lost
 
     def close(self) -> None:
         """Close every environment, even if some fail to; the first failure is raised at the end."""
-        failure: Exception | None = None
+        failure: BaseException | None = None
         for index, env in enumerate(self._envs):
             self._envs[index] = None
             try:
                 if env is not None:
                     env.close()
-            except Exception as error:
+            except FROM_ENV as error:
                 failure = failure or error
         if failure is not None:
             raise failure
@@ -186,12 +186,12 @@ class GymnasiumBatch:
             if self._envs[index] is not None:
                 broken, self._envs[index] = self._envs[index], None
                 broken.close()
-        except Exception:
+        except FROM_ENV:
             self._failed(index)
         try:
             self._envs[index] = self._make()
             self._begin(index)
-        except Exception as error:
+        except FROM_ENV as error:
             self._failed(index)
             self._failures[index] += 1
             if self._failures[index] >= TRIES:

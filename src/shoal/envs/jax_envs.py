@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple, Protocol, TypeGuard, runtime_checkable
@@ -26,8 +26,8 @@ class JaxEnv(Protocol):
     """One environment as pure functions. Hashable: two equal ones compile once. Its state is a tree of arrays.
 
     Observations are float32 vectors or uint8 images (height, width, channels), as `spec` says. Actions arrive in
-    the environment's own range: a Continuous part is already scaled to its bounds. Optional: `render(state)`, a picture;
-    `judged`, the JaxEnv that evaluation plays instead of this one.
+    the environment's own range: a Continuous part is already scaled to its bounds. An environment may also be `Drawable`,
+    `JudgedElsewhere` or `StartsAnywhere`.
     """
 
     @property
@@ -42,6 +42,30 @@ class JaxEnv(Protocol):
 
     def step(self, state: Any, action: Array, key: Array) -> tuple[Any, Array, Array, Array]:
         """(state, observation, reward, terminated)."""
+
+
+@runtime_checkable
+class Drawable(JaxEnv, Protocol):
+    """An environment that can be drawn."""
+
+    def render(self, state: Any) -> Any:
+        """A picture of one environment: [height, width, 3] uint8."""
+
+
+@runtime_checkable
+class JudgedElsewhere(JaxEnv, Protocol):
+    """An environment that only trains: evaluation plays another one."""
+
+    @property
+    def judged(self) -> JaxEnv: ...
+
+
+@runtime_checkable
+class StartsAnywhere(JaxEnv, Protocol):
+    """An environment in which an episode can begin at a given state."""
+
+    def start_at(self, key: Array, start: Array) -> tuple[Any, Array]:
+        """(state, first observation)."""
 
 
 class Carry(NamedTuple):
@@ -84,9 +108,10 @@ class BatchedJax:
         return self._begin(carry.seeds, carry.clock + 1)
 
     def begin_at(self, carry: Carry, starts: Array) -> Carry:
-        """Abandon every running episode; environment i begins at `starts[i]`. Needs an env with `start_at(key, start)`."""
+        """Abandon every running episode; environment i begins at `starts[i]`. Needs `StartsAnywhere`."""
+        assert isinstance(self.env, StartsAnywhere), self.env
         clock = carry.clock + 1
-        state, obs = jax.vmap(self.env.start_at)(self._keys(carry.seeds, clock), starts)  # type: ignore[attr-defined]
+        state, obs = jax.vmap(self.env.start_at)(self._keys(carry.seeds, clock), starts)
         none = jnp.zeros(self.size, jnp.int32)
         return Carry(state, obs, carry.seeds, clock, none, none.astype(bool))
 
@@ -223,7 +248,7 @@ class JaxSingle:
         self.spec = env.spec
         self._batched = BatchedJax(env, 1)
         self._carry: Carry | None = None
-        self._picture: Callable[[Any], Any] | None = getattr(env, "render", None)
+        self._picture = env.render if isinstance(env, Drawable) else None
         self.can_render = self._picture is not None
 
     def reset(self, seed: int) -> Array:

@@ -11,6 +11,8 @@ import numpy as np
 from gymnasium import spaces
 from gymnasium.spaces.utils import flatten
 
+from shoal.core.errors import FROM_ENV
+
 EPISODES = 20
 FINAL = ("final_observation", "final_obs", "terminal_observation", "final_info")  # keys that vector environments use
 
@@ -51,7 +53,7 @@ def play(env: Any, seconds: float, most_steps: int) -> Played:
             if time.monotonic() > until or len(played.seconds) >= most_steps:
                 break
             _episode(env, seed, played, until, most_steps)
-    except Exception as error:
+    except FROM_ENV as error:
         played.raised = played.failure is None
         played.failure = played.failure or f"random play raised {type(error).__name__}: {' '.join(str(error).split())}"
     return played
@@ -100,7 +102,7 @@ def _goes_on(env: Any) -> bool:
         warnings.simplefilter("ignore")  # Gymnasium's own environments warn of exactly this
         try:
             return not env.unwrapped.step(env.action_space.sample())[2]
-        except Exception:  # refusing to step after the end is what an environment should do
+        except FROM_ENV:  # refusing to step after the end is what an environment should do
             return False
 
 

@@ -17,7 +17,7 @@ from importlib.metadata import entry_points
 from typing import Any, Protocol, runtime_checkable
 
 from shoal.core.algorithm import Algorithm
-from shoal.core.errors import BadInput, UnknownEnv, nearest
+from shoal.core.errors import FROM_ENV, BadInput, UnknownEnv, nearest
 from shoal.core.spec import EnvSpec
 from shoal.core.starts import Starts
 from shoal.envs import envpool as pool
@@ -26,7 +26,7 @@ from shoal.envs.batch import EnvBatch, EvalEnv
 from shoal.envs.booster.task import Booster
 from shoal.envs.cartpole import CartPole
 from shoal.envs.gymnasium import GymnasiumBatch, GymnasiumSingle
-from shoal.envs.jax_envs import JaxBatch, JaxEnv, JaxSingle, is_jax
+from shoal.envs.jax_envs import JaxBatch, JaxEnv, JaxSingle, JudgedElsewhere, is_jax
 from shoal.envs.masked import Masked
 from shoal.envs.pendulum import Pendulum
 from shoal.envs.spaces import Actions, Observations
@@ -98,7 +98,7 @@ class EnvSource:
         """One environment for evaluation. `render` asks for frames; the result's `can_render` says whether it has any."""
         if self.judge == "jax":
             env = self._jax()
-            return JaxSingle(getattr(env, "judged", env))
+            return JaxSingle(env.judged if isinstance(env, JudgedElsewhere) else env)
         if self.judge == "envpool":
             return pool.EnvPoolSingle(self.name, registry.envpool_id(self.target), render)
         judge = self._judged()
@@ -227,7 +227,7 @@ def _find_object(name: str, target: Any, backend: str) -> EnvSource:
         env = made if is_jax(made) and not isinstance(made, type) else registry.make_by_call(made)
     except BadInput:
         raise
-    except Exception as error:
+    except FROM_ENV as error:
         raise _unmade(name, error) from error
     if is_jax(env):
         if backend not in ("auto", "jax"):
@@ -315,7 +315,7 @@ def _resolve(target: Any) -> Any:
         return named
 
 
-def _unmade(name: str, error: Exception) -> BadInput:
+def _unmade(name: str, error: BaseException) -> BadInput:
     message = " ".join(str(error).split())[:300]
     return BadInput(f"environment {name!r} cannot be made: {type(error).__name__}: {message}")
 
@@ -336,7 +336,7 @@ def _probe(name: str, make: Callable[[], Any]) -> EnvSpec:
             env.close()
     except BadInput as error:
         raise BadInput(f"environment {name!r}: {error}") from error
-    except Exception as error:
+    except FROM_ENV as error:
         raise _unmade(name, error) from error
     return EnvSpec(name, observations.spec, actions.spec)
 
@@ -350,7 +350,7 @@ def _probe_pool(name: str, target: str, options: dict[str, Any]) -> EnvSpec:
             batch.close()
     except BadInput as error:
         raise BadInput(f"environment {name!r}: {error}") from error
-    except Exception as error:
+    except FROM_ENV as error:
         raise _unmade(name, error) from error
     return batch.spec
 
@@ -360,7 +360,7 @@ def _probe_jax(name: str, env: JaxEnv) -> EnvSpec:
         batch = JaxBatch(env, 1, 0, 0)
         first = batch.reset()
         registry.check_fits(first)
-    except Exception as error:
+    except FROM_ENV as error:
         raise _unmade(name, error) from error
     shown = tuple(first.shape[1:])
     if batch.spec.obs.shape != shown:

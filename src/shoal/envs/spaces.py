@@ -33,7 +33,7 @@ UNBOUNDED = 1e30  # some environments write "no bound" as float32's extremes
 
 
 def _refuse(space: Any, what: str) -> BadInput:
-    known = "Box, Discrete, MultiDiscrete, MultiBinary, Tuple and Dict"
+    known = "Box, Discrete, MultiDiscrete, MultiBinary, Tuple or Dict"
     return BadInput(f"{what} space {space!r} is not supported: {type(space).__name__} has no fixed width; use {known}")
 
 

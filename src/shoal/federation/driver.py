@@ -159,7 +159,7 @@ class ExchangeDriver:
             self._episodes += given.episodes
             self._returns.extend(given.returns)
             if not self._refused:
-                self._say(f"{refusal}; training goes on")
+                self._say(f"{refusal}; training continues")
             self._refused = True
             return None
         if got is not None:

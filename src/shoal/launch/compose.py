@@ -9,7 +9,7 @@ from functools import partial
 import jax
 import numpy as np
 
-from shoal.core.algorithm import Algorithm, LearnerState, Replay, Task
+from shoal.core.algorithm import Algorithm, LearnerState, Task
 from shoal.core.blueprint import Blueprint, EnvRows
 from shoal.core.errors import BadInput
 from shoal.core.keys import ENVS, key_data, resumed_at, successor_of
@@ -20,7 +20,7 @@ from shoal.envs.jax_envs import BatchedJax, actor_key
 from shoal.envs.source import Source
 from shoal.experiment import Plan
 from shoal.launch.resuming import resumed_parts, resumed_state, with_replay
-from shoal.learning.replay_update import check_memory
+from shoal.learning.replay_update import check_memory, replay_of
 from shoal.process.device import available_memory
 from shoal.run.checkpoints import Loaded
 
@@ -108,14 +108,13 @@ def make_blueprint(
     )
     if loaded is not None:
         blueprint = with_replay(blueprint, loaded, say)
-    if isinstance(algorithm.experience, Replay):
+    if algorithm.replays:
         check_memory(blueprint, available_memory())
-        seen = algorithm.experience.sequence  # steps of a row
-        for name, rows in (("warmup", algorithm.experience.warmup), ("batch-size", algorithm.experience.batch)):
-            if loaded is None and rows * seen > settings.steps:
-                raise BadInput(
-                    f"--algo.{name} is {rows * seen}: no gradient would be made within --steps {settings.steps}"
-                )
+        replay = replay_of(blueprint)
+        for name, rows in (("warmup", replay.warmup), ("batch-size", replay.batch)):
+            seen = rows * replay.sequence  # steps
+            if loaded is None and seen > settings.steps:
+                raise BadInput(f"--algo.{name} is {seen}: no gradient would be made within --steps {settings.steps}")
     if weights is not None:
         fresh = dict(zip(leaf_names(blueprint.state_shapes), jax.tree.leaves(blueprint.state_shapes), strict=True))
         kept = {n: a for n, a in weights.items() if n.startswith(("params/", "obs/", "extra/"))}

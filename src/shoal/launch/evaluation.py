@@ -151,9 +151,10 @@ class Evaluator:
             match.cut += message.cut
             match.on_episode(message.ret)
             if match.played is not None and match.cut:
+                way = "sampled" if match.request.sample else "greedy"
                 self._say(
-                    f"{match.cut} of {match.episodes} episodes were cut after {self._limit:,} steps (--eval-limit): the policy"
-                    f" does not end them, and {self._name} has no time limit of its own"
+                    f"{match.cut} of {match.episodes} {way} episodes were cut after {self._limit:,} steps (--eval-limit): the"
+                    f" policy does not end them, and {self._name} has no time limit of its own"
                 )
         elif not isinstance(message, ClipMessage | NoPictureMessage):
             match.attempts[message.episode] = match.attempts.get(message.episode, 0) + 1

@@ -270,11 +270,12 @@ class ReplayUpdate:
 
 
 def explore_metrics(actor: ActorState) -> dict[str, float]:
-    """What exploration is now, as it is logged."""
+    """The current exploration, as it is logged."""
     return {f"explore/{name}": float(value) for name, value in actor.explore.items()}
 
 
 def replay_of(blueprint: Blueprint) -> Replay:
+    """The experience of an algorithm that `replays`."""
     replay = blueprint.algorithm.experience
     assert isinstance(replay, Replay), replay
     return replay

@@ -232,19 +232,20 @@ class Sharded:
     def learn(self, state: LearnerState, unroll: Unroll) -> Learning:
         """Each gradient is computed on the newest weights that the servers have published by then."""
         taken, due = self._gradients.take(state, unroll.acted, unroll.trajectory, unroll.version, unroll.progress)
-        state, lag, bad, depths, sound = taken, 0, dict[str, float](), [self._depth()], True
+        state, lag, bad, depths, sent = taken, 0, dict[str, float](), [self._depth()], True
         for index in range(due):
             if index:
                 state = self._settle(state, self._layout.unpack(self.pull(), state).params)
             gradient = self._gradients.gradient(state, index)
             if not is_sound(gradient.vector, gradient.metrics):  # it is not sent, and the next one would be no better
                 self._watch.bad(seen_in(self._algorithm, state, gradient.metrics, [unroll.trajectory]))
-                sound, bad = False, gradient.metrics
+                sent, bad = False, gradient.metrics
                 break
             self._metrics.add(gradient)
             if gradient.errors is not None:
                 self._gradients.learnt(index, gradient.errors[None])
             if gradient.stop:
+                sent = False
                 break
             lag = (
                 self._table.pull(0, 0)[0]
@@ -254,7 +255,7 @@ class Sharded:
             depths.append(self._depth())
             yield from self._send(gradient, unroll.progress)
             self._watch.good()
-        if due and sound:  # what was not sent counts as no gradient
+        if due and sent:  # a gradient that was not sent is not counted
             state = self._settle(state, self._layout.unpack(self.pull(), state).params)
         metrics = {**(self._metrics.take() if due else {}), **bad, "queue/depth": float(np.mean(depths))}
         return Learnt(state, metrics, lag)

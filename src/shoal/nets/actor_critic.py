@@ -110,7 +110,7 @@ class ActorCritic:
         return not self.config.state_scale and any(isinstance(part, Continuous) for part in self.spec.action.parts)
 
     def _log_std_columns(self) -> list[int]:
-        """Which parameters of the distribution are log standard deviations."""
+        """Mask of the distribution's parameters that are log standard deviations."""
         at = 0
         columns: list[int] = []
         for part in self.spec.action.parts:

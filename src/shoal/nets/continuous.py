@@ -89,7 +89,7 @@ class ContinuousNet:
         return jnp.concatenate([obs, x], axis=-1), carry
 
     def sequence(self, part: Params, obs: Array, carry: Carry, first: Array, burn_in: int) -> Array:
-        """What the trunks of `part` see of obs [T, B, n]. No gradient passes row `burn_in` backwards."""
+        """The input of the trunks of `part` for obs [T, B, n]. No gradient passes row `burn_in` backwards."""
         x = recurrent.scan_after_burn_in(part["cell"], self.config.cell, obs, carry, first, burn_in)
         return jnp.concatenate([obs, x], axis=-1)
 
@@ -155,7 +155,7 @@ def count_entries(spec: EnvSpec) -> int:
     """A, the number of entries of an action. Refuses spaces that are not one Box."""
     parts = spec.action.parts
     if len(parts) != 1 or not isinstance(parts[0], Continuous):
-        kinds = "Discrete" if spec.action.scalar else ", ".join(type(part).__name__ for part in parts)
+        kinds = spec.action.spaces
         instead = "dqn or ppo" if spec.action.scalar else "ppo, a2c or reinforce"
         raise BadInput(
             f"{spec.name}: its actions are {kinds}; ddpg, td3 and sac need one Box of real numbers: use {instead}"

@@ -117,9 +117,9 @@ def count_actions(spec: EnvSpec) -> int:
     """The number of actions. Raises `BadInput` for spaces whose actions cannot be listed."""
     parts = spec.action.parts
     if not spec.action.scalar or len(parts) != 1 or not isinstance(parts[0], Categorical):
-        kinds = ", ".join(type(part).__name__ for part in parts)
+        kinds = spec.action.spaces
         raise BadInput(
             f"{spec.name}: its actions are {kinds}; action values need one Discrete space: use ppo, a2c or reinforce"
-            + (", or td3 or sac" if kinds == "Continuous" else "")
+            + (", or td3 or sac" if kinds == "Box" else "")
         )
     return parts[0].sizes[0]

@@ -1,4 +1,4 @@
-"""Which algorithm learns a law: by the budget, and by what an evaluation of f costs."""
+"""The choice of the algorithm that learns a law: by the budget, and by the cost of an evaluation of f."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ class Done(NamedTuple):
 
 
 class Measure:
-    """What a driver does with a request: points as 64-bit numbers, answered one by one."""
+    """A driver's answer to a request: points as 64-bit numbers, evaluated one by one."""
 
     def __init__(self, problem: Problem) -> None:
         self._problem = problem
@@ -74,7 +74,7 @@ class Driver:
         self.process.ask(np.concatenate(self.points).astype(np.float64).tobytes())
 
     def look(self) -> list[Done]:
-        """What has ended since the last call."""
+        """The evaluations that have ended since the last call."""
         found = []
         for message in self.process.hear():
             told = msgspec.json.decode(message, type=Told)

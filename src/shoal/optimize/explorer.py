@@ -1,4 +1,4 @@
-"""Which points to evaluate next, if evaluations are few: a design first, then points that a surrogate of f proposes.
+"""The choice of the points to evaluate next, if evaluations are few: a design first, then points that a surrogate of f proposes.
 
 Every proposal has a condition of its own, from an even sequence, so that the law is learnt for all conditions at once. Its knobs
 minimise mean - kappa sd (Cox and John 1992), where kappa goes through `KAPPAS`: 0 is the answer that the law would give, larger
@@ -85,7 +85,7 @@ class Explorer:
 
         Conditions [count, n_conditions] are drawn evenly unless given. A point that the surrogate proposes twice is replaced: by
         one of an even spread, or, if conditions are given, by other knobs there, those of the lowest cost.
-        Points that are `pending` [p, width] count as if f were there what the surrogate expects, so that proposals lie elsewhere.
+        For points that are `pending` [p, width] the surrogate's own expectation counts as f's value: proposals lie elsewhere.
         """
         if not np.isfinite(self.values).any():
             return self.design(count, pending=pending)
@@ -167,7 +167,7 @@ class Explorer:
         self._fitted_to = len(self.values)
 
     def _known(self) -> np.ndarray:
-        """Which values the surrogate learns from: [n] bool."""
+        """Mask of the values that the surrogate learns from: [n] bool."""
         found = np.isfinite(self.values)
         early = max(8, 5 * len(self.problem.axes))
         first = self.values[:early]  # later rows are too near the minima to tell what is usual

@@ -1,7 +1,7 @@
 """Learning a law from few evaluations: propose, evaluate, fit, until the budget is spent; then distil a policy.
 
 The proposals are `explorer`'s, from a surrogate of f that learns from every evaluation again and again; `spending` is the loop.
-Each evaluation is on disk as soon as it has ended (`records`), so that a run that was stopped goes on where it was.
+Each evaluation is on disk as soon as it has ended (`records`), so that a stopped run can continue where it was.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ EARLIER = "earlier"  # the name of a run's copy of its `data`, before .jsonl or 
 
 
 class Start(NamedTuple):
-    """What a run begins with."""
+    """The initial data of a run."""
 
     budget: int
     seed: int
@@ -70,7 +70,7 @@ def learn_frugally(
     standard error when f has given a value, and no sooner, so that a refusal stands alone. With several `drivers`, f is evaluated
     in that many processes, and proposals wait for no evaluation; the order in which they end then decides what is proposed next.
 
-    A resumed run makes the stopped one's proposals again and reads their values, so that it goes on with the points that would
+    A resumed run makes the stopped one's proposals again and reads their values, so that it continues with the points that would
     have been next. Before that, f is evaluated again where it was known (`CHECKS`): an f that changed is refused.
 
     Raises:
@@ -219,7 +219,7 @@ def _opened(
 
 
 def _stopped(problem: Problem, folder: RunFolder, budget: int | None, seed: int | None) -> Start:
-    """What the stopped run of this folder goes on with, with another budget if one is given."""
+    """The data with which the stopped run of this folder continues, with another budget if one is given."""
     config = read_json(folder.config_path)
     own = int(config.get("seed", 0))
     if seed not in (None, own):
@@ -249,7 +249,7 @@ def _say(line: str) -> None:
 def _reopened(problem: Problem, path: str | Path, out: str | Path | None) -> RunFolder:
     folder = RunFolder.open(path)
     if out is not None and Path(out) != folder.path:
-        raise BadInput(f"out is {str(out)!r}: a resumed run goes on in its own folder, {str(folder.path)!r}")
+        raise BadInput(f"out is {str(out)!r}: a resumed run continues in its own folder, {str(folder.path)!r}")
     config = read_json(folder.config_path)
     if config.get("algo") != {"name": ALGO} or not (folder.path / records.FILE).is_file():
         raise BadInput(f"{str(path)!r} cannot be resumed: it has no evaluations of a law learnt by {ALGO}")

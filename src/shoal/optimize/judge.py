@@ -55,7 +55,7 @@ def reporting_conditions(problem: Problem) -> np.ndarray:
 
 
 class Reported(NamedTuple):
-    """What a law's answers are worth on some conditions."""
+    """The quality of a law's answers on some conditions."""
 
     violations: int | None = None  # answers that are not allowed; None if f was not evaluated
     regret: dict[str, Any] | None = None
@@ -75,7 +75,7 @@ def reported(law: Law, conditions: np.ndarray, *, polish: bool = True) -> Report
 
 
 def left_out(**reasons: str | None) -> dict[str, str]:
-    """What a summary lacks although it was asked for, with the reason."""
+    """The requested entries that a summary lacks, with the reason."""
     return {what: why for what, why in reasons.items() if why is not None}
 
 

@@ -182,7 +182,7 @@ class Kernel:
         return found
 
     def held(self, theta: np.ndarray, fixed: Side, weights: np.ndarray) -> Held:
-        """What the axes of `fixed`, a side [M, n], contribute to sums over rows with weights [n] while the other axes move."""
+        """The contribution of the axes of `fixed`, a side [M, n], to sums over rows with weights [n] while the other axes move."""
         a1, a2, a3, b = self.scales(theta)
         alone = a1 * fixed.total + a2 * (fixed.total**2 - fixed.square) + b * fixed.ripple
         return Held(alone @ weights, (a1 + 2.0 * a2 * fixed.total) * weights, a3 * fixed.product * weights, weights)

@@ -1,7 +1,7 @@
 """Ways to call a function: one point at a time (python), on arrays (numpy), or traced and compiled (jax).
 
 `choose` picks one by comparing tracing and arrays with plain calls at a few points. A function that draws random numbers
-would repeat the first ones for ever when traced, so a difference rules tracing out.
+would repeat the first ones when traced, so a difference rules tracing out.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def check_arity(f: Function, names: Sequence[str], who: str) -> None:
     for p in taken:
         required = p.default is p.empty and p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)
         if required and (p.name not in names or p.kind is p.POSITIONAL_ONLY):
-            raise BadInput(f"{who} needs a parameter {p.name!r} that is no knob and no condition")
+            raise BadInput(f"{who} needs a parameter {p.name!r} that is neither a knob nor a condition")
 
 
 def call_one(f: Function, row: Row, who: str) -> float | Failed:

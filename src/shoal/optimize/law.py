@@ -308,7 +308,7 @@ def load(path: str | Path, problem: Any = None) -> Law:
 
     arrays, meta = load_policy(path)
     if meta.get("format") != FORMAT:
-        raise BadInput(f"{str(path)!r} is no tuning law")
+        raise BadInput(f"{str(path)!r} is not a tuning law")
     stored = meta["problem"]
     if problem is None:
         problem = Problem(

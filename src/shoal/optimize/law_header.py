@@ -67,7 +67,7 @@ def header_of(law: Law) -> str:
 
 
 class _Knob:
-    """How a knob is declared, and how its value and its columns follow from the net's output."""
+    """The declaration of a knob, and the code that computes its value and its columns from the net's output."""
 
     def __init__(self, law: Law, axis: Any, at: int, name: str) -> None:
         self._axis, self._at, self._bounded = axis, at, bool(law.meta.get("bounded", False))

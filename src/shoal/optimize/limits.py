@@ -20,7 +20,7 @@ SHARE = 4  # it gives up after this fraction of the budget
 
 
 def satisfied(limits: np.ndarray) -> np.ndarray:
-    """Which points satisfy all constraints, from their values [G, N]: [N] bool; a g that failed is not satisfied."""
+    """Mask of the points that satisfy all constraints, from their values [G, N]: [N] bool; a g that failed is not satisfied."""
     return np.asarray((limits <= 0.0).all(0))
 
 

@@ -85,7 +85,7 @@ class Problem:
         self.kind = settling.settle(self, kind)
         self.probes = self.evaluations  # evaluations used to find the kind
 
-    # What it looks like
+    # Description
 
     @property
     def axes(self) -> tuple[Axis, ...]:
@@ -193,7 +193,7 @@ class Problem:
         edge = 1.0 + 1e-9  # rounding must not push a bound outside itself
         return [axis.name for axis in given if (np.abs(axis.encode(conditions[axis.name])) > edge).any()]
 
-    # Where points come from
+    # Points
 
     def mid(self) -> np.ndarray:
         """The knobs' columns [knob_width] in the middle of their box; for a choice, the middle value."""
@@ -225,7 +225,7 @@ class Problem:
         """
         return grid(self.n_conditions, most)
 
-    # What f gives
+    # Values of f
 
     def evaluate(self, points: Array) -> np.ndarray:
         """Values [N] of points [N, width], over all devices; NaN where any of them failed, counted in `failures`.

@@ -43,7 +43,7 @@ def by_surrogate(
 ) -> np.ndarray:
     """The best of `evaluations` points: the first is `point` [width], the others are the surrogate's proposals.
 
-    What is learnt stays here: the law's own surrogate is not changed. If f is noisy, the lowest mean counts, not the lowest value.
+    The law's own surrogate is not changed. If f is noisy, the lowest mean counts, not the lowest value.
     """
     explorer = Explorer.knowing(problem, surrogate, models)
     start = point

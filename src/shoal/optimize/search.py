@@ -22,7 +22,7 @@ from shoal.optimize.threads import one_thread
 CANDIDATES = 256  # evenly spread settings of the knobs, and as many from the rows
 FINITE = 4096  # settings of discrete knobs up to which all can be looked at
 STARTS = 4  # descents per condition
-STEPS = 6  # of every descent; the lowest goes on
+STEPS = 6  # of every descent; the lowest continues
 LAST = 16  # steps of the lowest
 CACHED = 1 << 16  # numbers of an array at a time in a descent: more do not stay in the processor's cache
 FIRST = 0.05  # length of the first step of a descent
@@ -223,7 +223,7 @@ class Search:
         return cost, np.where((scaled.max(0) + self._margin > 0.0)[:, None], worst, slope)
 
     def held(self, points: np.ndarray, model: Surrogate | None = None) -> Held:
-        """What `slopes` needs of the axes that do not move."""
+        """The part of `slopes` that depends on the axes that do not move."""
         s = model or self._surrogate
         return s.kernel.held(s.theta, s.side_of(points, self._held), s.weights)
 

@@ -1,4 +1,4 @@
-"""Which kind of calls a problem's functions allow (see `kinds`), and how the values of several devices are combined."""
+"""The kind of calls that a problem's functions allow (see `kinds`), and how the values of several devices are combined."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def settle(problem: Problem, kind: str) -> str:
     """The kind for `kind`, which may be `auto`. Evaluations that it takes are counted in `problem.evaluations`."""
     functions = (*problem.devices, *problem.limits)
     if problem.noisy and kind == "jax":
-        raise BadInput(f"{problem.name} is noisy and kind='jax': tracing would fix its noise for ever")
+        raise BadInput(f"{problem.name} is noisy and kind='jax': tracing would freeze its noise")
     if problem.noisy and kind == "auto":
         return "python"  # arrays and plain calls cannot be compared if no two values agree
     if kind == "jax":

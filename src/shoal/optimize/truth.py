@@ -28,7 +28,7 @@ WINDOW = 1000  # training steps averaged at the start and at the end of a run
 BEST_FROM = 500  # the training step from which the best counts: an untrained policy may start at the optimum
 _COMBINATIONS = 64  # all combinations of discrete knobs are searched up to this number
 _SHARE = 16  # samples of each combination, at least
-_RIVALS = 4  # combinations around which the search goes on, at least
+_RIVALS = 4  # combinations around which the search continues, at least
 _ROWS = 1 << 17  # evaluated at a time, to bound memory
 _ZOOMS = 24
 _SHRINK = 0.6
@@ -56,7 +56,7 @@ def monte_carlo(problem: Problem, conditions: Array, samples: int | None = None,
 def refined(problem: Problem, conditions: Array, seed: int = 0, samples: int | None = None) -> np.ndarray:
     """The smallest value of f by evenly spread points, random points ever closer to the best, and a local optimiser: [C].
 
-    If the combinations of discrete knobs are few, all are sampled, and the search goes on from the best samples of the most
+    If the combinations of discrete knobs are few, all are sampled, and the search continues from the best samples of the most
     promising ones; otherwise some are sampled. Then each discrete knob is tried in turn, the others held.
     """
     return optimum(problem, conditions, seed, samples).values
@@ -116,7 +116,7 @@ def _share(samples: int, sets: int) -> int:
 
 
 def _zoomed(samples: int, sets: int) -> int:
-    """Samples around which the search goes on: several, because the best sample need not lie in the best valley."""
+    """Samples around which the search continues: several, because the best sample need not lie in the best valley."""
     return max(1 if sets == 1 else _RIVALS, samples // 64)
 
 

@@ -68,7 +68,7 @@ class RunLock:
         try:
             os.ftruncate(descriptor, 0)
             os.pwrite(descriptor, msgspec.json.encode(now) + b"\n", 0)
-        except OSError as error:  # a full disk: the lock holds all the same
+        except OSError as error:  # a full disk: the lock is held nevertheless
             self._on_alert(f"cannot write {self._path}: {error.strerror}")
         return self
 

@@ -166,7 +166,7 @@ class StopRequest:
         try:
             last_resort()
             code = 0
-        except Exception:  # the process must end all the same
+        except Exception:  # the process must end nevertheless
             traceback.print_exc()
         self._leave(code)
 

@@ -32,6 +32,7 @@ from shoal.learning.update import make_update
 from shoal.learning.weight_exchange import Central, Gossip, Sharded, Stepwise, Unroll, WeightExchange
 
 REPORT_SECONDS = 0.1  # between two reports, at least: handling a report takes cores from the workers
+OVERDUE = 0.5  # seconds after which a report no longer waits for news that has come
 STALE = 16  # gradients on a replay that all workers together may have in flight
 OWN_METRICS = (
     "lag/versions",
@@ -273,9 +274,9 @@ class Monitor:
                 lanes.append(lanes.pop(lanes.index(lane)))
                 if self._began_at is None:
                     self._began_at = news[0].began
-                if any(self._news.depth(lane) for lane in lanes):
-                    continue
             version = self._blueprint.start + self._roster.finished()
+            if came is not None and not self._overdue(version, reported) and any(map(self._news.depth, lanes)):
+                continue
             if self._due(version, reported) and (news or came is None):
                 self._last = self._report(version, news) if news else self._late_report(version)
                 reply = yield self._last
@@ -303,6 +304,11 @@ class Monitor:
         every = self._blueprint.report_every
         waited = version - self._version >= every if every else time.monotonic() - reported >= REPORT_SECONDS
         return waited or version >= self._blueprint.updates
+
+    def _overdue(self, version: int, reported: float) -> bool:
+        """Whether a report waits no longer for news that has come: fast workers always send more. The last one holds all news."""
+        by_clock = not self._blueprint.report_every and time.monotonic() - reported >= OVERDUE
+        return by_clock and version < self._blueprint.updates
 
     def _late_report(self, version: int) -> Report:
         """The report of a turn whose news was already in the previous report, because it was sent before the turn was finished."""

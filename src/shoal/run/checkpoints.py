@@ -90,7 +90,7 @@ class Checkpoints:
         spoilt = [name for name, array in arrays.items() if name.startswith(WEIGHTS) and not np.isfinite(array).all()]
         if spoilt:
             self._alert_once(
-                f"no checkpoint at step {step}: {spoilt[0]!r} is not finite, and so are {len(spoilt) - 1} other arrays;"
+                f"no checkpoint at step {step}: {spoilt[0]!r} is not finite, nor are {len(spoilt) - 1} other arrays;"
                 " the earlier ones are intact"
             )
             return None
@@ -102,7 +102,7 @@ class Checkpoints:
         except OSError as error:
             self._alert_once(
                 f"cannot save a checkpoint at step {step} in {self.folder}: {error.strerror or error};"
-                " the earlier ones are intact, training goes on"
+                " the earlier ones are intact, training continues"
             )
             return None
         try:
@@ -115,7 +115,7 @@ class Checkpoints:
         return path
 
     def _clean_once(self) -> None:
-        """Remove what killed writers left. Only a writer does so: a reader, perhaps on another machine, cannot tell who lives."""
+        """Remove files that killed writers left. A reader, perhaps on another machine, cannot tell which writers are alive."""
         if not self._cleaned:
             files.clean_temporaries(self.folder)
         self._cleaned = True

@@ -90,7 +90,7 @@ def _sealed_hash(data: bytes, at: int) -> str:
 
 
 def seal(data: bytes) -> bytes:
-    """Put the hash of everything else into the file's own `"sha256": "000..."`, the first of its kind."""
+    """Put the hash of everything else into the file's own `"sha256": "000..."`, the first such entry."""
     match = _SEAL.search(data)
     if match is None or match[1].decode() != UNSEALED:
         raise ValueError("nothing to seal: the first sha256 is not blank")

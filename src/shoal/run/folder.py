@@ -69,7 +69,7 @@ class RunFolder:
             folder = folder.parent
         if (folder / "config.json").is_file():
             return cls(folder, chosen)
-        raise BadInput(f"{str(path)!r} is no run folder: it has no config.json")
+        raise BadInput(f"{str(path)!r} is not a run folder: it has no config.json")
 
     def write_config(self, config: Mapping[str, Any]) -> None:
         """Write `config` with the versions and the hardware it ran on, under `machine`."""

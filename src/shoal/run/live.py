@@ -27,7 +27,7 @@ class LiveDisplay(ABC, Generic[S]):
         self._quiet = quiet
         self._live: Any = None
         self._drawn = -math.inf
-        self._last: S | None = None
+        self._last: S | None = None  # shown and not yet drawn
         if not quiet and self._stream.isatty():
             from rich.console import Console
             from rich.live import Live
@@ -70,22 +70,22 @@ class LiveDisplay(ABC, Generic[S]):
                 print(message, file=self._stream, flush=True)
 
     def close(self) -> None:
-        """Draw the last state and restore the terminal. May be called twice."""
+        """Draw the last state, unless it is drawn already, and restore the terminal. May be called twice."""
         if self._last is not None:
             self._draw()
-            self._last = None
         if self._live:
             self._live.stop()
             self._live = None
 
     def _draw(self) -> None:
         assert self._last is not None
+        state, self._last = self._last, None
         # The terminal may be gone, or a log's disk full: there is no way to report it, and training continues.
         with contextlib.suppress(OSError):
             if self._live:
-                self._live.update(self._render(self._last), refresh=True)
+                self._live.update(self._render(state), refresh=True)
             else:
-                print(self._line(self._last), file=self._stream, flush=True)
+                print(self._line(state), file=self._stream, flush=True)
 
 
 def number(value: float | None) -> str:

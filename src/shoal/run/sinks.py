@@ -50,7 +50,7 @@ class JsonLines:
         except OSError as error:
             os.ftruncate(self._file, self._end)  # half a line would spoil the next
             if not self._failing:
-                self._alert(f"cannot write {self._path}: {error.strerror}; training goes on without these metrics")
+                self._alert(f"cannot write {self._path}: {error.strerror}; training continues without these metrics")
             self._failing = True
             return
         self._failing = False
@@ -101,7 +101,7 @@ class TensorBoard:
                 self._writer._py_recordio_writer.close()
         self._writer = None
         if not self._failing:
-            self._alert(f"cannot write TensorBoard events: {error.strerror}; training goes on without them")
+            self._alert(f"cannot write TensorBoard events: {error.strerror}; training continues without them")
         self._failing = True
 
     def close(self) -> None:
@@ -229,7 +229,7 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
         if row is not None:
             rows.append(row)
         elif line and number < len(lines):
-            raise BadInput(f"line {number} of {str(path)!r} is no JSON object")
+            raise BadInput(f"line {number} of {str(path)!r} is not a JSON object")
     return rows
 
 

@@ -78,4 +78,4 @@ def read_metadata(data: bytes) -> dict[str, str]:
         header = msgspec.json.decode(data[8 : 8 + length], type=dict[str, dict[str, Any]])
         return msgspec.convert(header.get("__metadata__", {}), dict[str, str])
     except (msgspec.MsgspecError, RecursionError) as error:
-        raise Corrupt(f"its header is no JSON ({error})") from None
+        raise Corrupt(f"its header is not JSON ({error})") from None

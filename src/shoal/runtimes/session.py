@@ -9,6 +9,7 @@ from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from shoal.core.errors import FROM_ENV
 from shoal.core.ports import NOT_YET, Op
 from shoal.core.program import Fault, Program, Reply, Report, Role, Snapshot, Steps
 
@@ -76,7 +77,7 @@ def close_role(role: Role, name: str, tell: Callable[[Fault], None]) -> None:
     """Close a role. If it raises, as its environments may, tell that as a fault: nothing needs the role any more."""
     try:
         role.close()
-    except Exception:
+    except FROM_ENV:
         tell(Fault(role=name, kind=CLOSE_RAISED, detail=traceback.format_exc().strip()))
 
 

@@ -23,7 +23,7 @@ NONE = "-"  # the consistency of a topology that offers no choice
 
 @dataclass(frozen=True, kw_only=True)
 class GridConfig:
-    """What to compare, and when each run ends."""
+    """The runs to compare, and when each ends."""
 
     env: str
     """environment that all of them train on"""

@@ -19,7 +19,6 @@ from types import MappingProxyType
 from typing import Any
 
 from shoal.acting.inference import SERVED, answer_record, question_record
-from shoal.core.algorithm import Unrolls
 from shoal.core.blueprint import Blueprint
 from shoal.core.config import NonNegative, NonNegativeFloat, Positive, PositiveFloat
 from shoal.core.errors import BadInput
@@ -141,7 +140,7 @@ def _ports(
 def _check(blueprint: Blueprint) -> None:
     """Refuse algorithms that need a replay, fresh episodes, several gradients per batch, or normalised rewards."""
     algorithm = blueprint.algorithm
-    if not isinstance(algorithm.experience, Unrolls):
+    if algorithm.replays:
         raise BadInput("topology 'ga3c' learns from each unroll once: it takes no replay; a2c and reinforce fit")
     if algorithm.experience.fresh:
         raise BadInput("topology 'ga3c' has agents without a policy, which cannot choose where episodes begin")

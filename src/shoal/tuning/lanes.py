@@ -171,6 +171,8 @@ class Lane:
         self._rows: list[dict[str, Any]] = []
         self._episodes, self._seconds = int(meta.get("episodes", 0)), float(meta.get("seconds", 0.0))
         self._recent, self._bad = deque(recent, maxlen=WINDOW), 0
+        self._faults = 0  # since this lane was started
+        self._counts = {name: int(meta.get(name, 0)) for name in ("faults", "bad_updates")}
         folder.mkdir(parents=True, exist_ok=True)
         self._folder = RunFolder(folder)
         self._folder.write_config(plan.as_dict())
@@ -209,14 +211,27 @@ class Lane:
             self._episodes += len(episodes)
             self._recent.extend(episode.ret for episode in episodes)
             self._bad = 0 if fine else self._bad + 1
+            self._counts["bad_updates"] += not fine
             row = {"step": self._steps, "time": round(time.time(), 3), "speed/env_steps": float(self._steps)}
             row |= {"speed/updates": float(self.version), "speed/seconds": self._seconds, **_of(episodes)}
             lines.append(row)
+        if lost := int(seen.lost.sum()):
+            lines[-1]["fault/env_nan"] = 1.0
+            self._fault(f"{lost} episodes dropped in {len(sound)} updates: an observation or a reward was not finite")
         with self._folder.metrics_path.open("ab") as file:
             file.write(b"".join(msgspec.json.encode(row) + b"\n" for row in lines))
         self._rows += lines
         if self._bad >= self.plan.settings.max_bad_updates:
             self.code, self.reason = 1, f"{self._bad} consecutive updates gave values that are not finite"
+
+    def _fault(self, detail: str) -> None:
+        """Count and log a fault of the environments, as an ordinary run does."""
+        self._faults += 1
+        self._counts["faults"] += 1
+        self._folder.log(f"loop env_nan\n{self.plan.source.name}: {detail}")
+        most = self.plan.settings.max_faults
+        if self._faults > most:
+            self.code, self.reason = 1, f"{self._faults} faults, more than --max-faults {most}: env_nan: {detail}"
 
     def rows(self) -> list[dict[str, Any]]:
         rows, self._rows = self._rows, []
@@ -245,7 +260,13 @@ class Lane:
         arrays["recent"] = np.asarray(self._recent, np.float64)
         config = {name: value for name, value in self.plan.as_dict().items() if name != "spec"}
         meta: dict[str, Any] = {"version": self.version, "env_steps": self._steps, "seconds": self._seconds}
-        meta |= {"episodes": self._episodes, "lags": {"0": self._steps}, "lasting": [], "config": config}
+        meta |= {
+            "episodes": self._episodes,
+            "lags": {"0": self._steps},
+            "lasting": [],
+            "config": config,
+            **self._counts,
+        }
         meta |= {"spec": msgspec.to_builtins(self.plan.spec)}
         Checkpoints(self._folder.checkpoints, keep=self.plan.settings.keep).save(self._steps, arrays, meta)
         summary = {"ended": why, "env_steps": self._steps, "episodes": self._episodes, "run": str(self._folder.path)}

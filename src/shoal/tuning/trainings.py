@@ -135,7 +135,7 @@ class SeedRun:
         return 0 if self.training is None else self.training.code
 
     def why_lost(self) -> str:
-        """What ended the process from outside; empty for a run that ended by itself or was refused."""
+        """The external cause of the process's end; empty for a run that ended by itself or was refused."""
         if self.training is None or self.code is None or self.code in (1, 2):
             return ""
         if self.code != 0:

@@ -62,7 +62,7 @@ class Booster:
 
     @property
     def judged(self) -> Booster:
-        """Where its agents are evaluated: the plant, or the held-out part of a user's series."""
+        """The environment in which its agents are evaluated: the plant, or the held-out part of a user's series."""
         if self.plant:
             return self
         return replace(self, plant=True) if self.data is None else replace(self, held_out=True)
@@ -73,7 +73,7 @@ class Booster:
 
     @property
     def r2(self) -> float:
-        """How well the surrogate predicts the held-out part of its series, one tick ahead."""
+        """Measures how well the surrogate predicts the held-out part of its series, one tick ahead."""
         return surrogate(self.data).r2
 
     @property

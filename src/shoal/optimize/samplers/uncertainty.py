@@ -24,7 +24,7 @@ class UncertaintyStarts:
     """Draws conditions uniformly and, for each, takes the one of several random knobs with the highest policy entropy.
 
     If the conditions were chosen by entropy too, the sampler would look for what cannot be learnt: where f is flat or rugged
-    in its knobs the policy stays wide for ever, so most starts would come from there, and the law would forget the rest.
+    in its knobs the policy stays wide, so most starts would come from there, and the law would forget the rest.
 
     Useful only if the policy's spread depends on the state.
     """
