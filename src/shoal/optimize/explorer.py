@@ -272,11 +272,11 @@ def _believing(model: Surrogate, points: np.ndarray) -> Surrogate:
 def _apart(conditions: np.ndarray, promise: np.ndarray, count: int) -> np.ndarray:
     """For each of `count` rows of rivals, [r count, n] in all, the most promising that is apart from those taken before: [count].
 
-    Apart is half of the distance that so many conditions have if they are spread evenly. If none is, the most promising is taken.
+    Apart is half of the distance that `count` conditions have if they are spread evenly. If none is, the most promising is taken.
     """
     rivals = np.arange(len(conditions)).reshape(-1, count)
     if len(rivals) == 1:
-        return rivals[0]
+        return np.arange(count)
     least = count ** (-1.0 / conditions.shape[1])
     taken: list[int] = []
     for mine in rivals.T:
