@@ -387,8 +387,7 @@ def _config(owner: Any, values: Mapping[str, Any], axis: str) -> Any:
 
 
 def _usual(table: Mapping[str, Any], algo_class: Any, topology: str, topology_class: Any) -> dict[str, Any]:
-    """An algorithm's default settings: the tuned ones, overridden by the topology's own, which are for on-policy algorithms, and
-    these by those that are tuned for both."""
+    """Default settings: the tuned ones, then the topology's own (for on-policy algorithms), then those tuned for both."""
     own = {} if algo_class.replays else topology_class.usual
     names = {field.name for field in dataclasses.fields(algo_class.Config)}
     both = table.get("algo_on", {}).get(topology, {})
