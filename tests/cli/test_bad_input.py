@@ -137,7 +137,7 @@ CASES = {
     "CartPole-v1 --algo dqn --algo.replay best": ["--algo.replay is 'best'", "prioritized"],
     "CartPole-v1 --algo dqn --net actor_critic": ["ActorCritic", "q_network"],
     "CartPole-v1 --algo ppo --net q_network": ["QNetwork", "actor_critic"],
-    "Pendulum-v1 --algo dqn": ["Pendulum-v1", "Continuous", "Discrete", "td3"],
+    "Pendulum-v1 --algo dqn": ["Pendulum-v1", "Box", "Discrete", "td3"],
     "LunarLander-v3 --runtime fused": ["LunarLander-v3", "JAX"],
     "own_envs:Good --runtime fused": ["own_envs:Good"],
     "CartPole-v1 --out used": ["'used'", "a run", "--resume"],
