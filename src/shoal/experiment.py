@@ -274,7 +274,7 @@ def resolve(env: Any, loose: Mapping[str, Any], trained: bool = False) -> Plan:
         actors=actors,
         envs=settings.envs
         or max(1, min(most, table["total_envs"] // (1 if many else topology_class.acting or actors))),
-        steps=settings.steps or table["steps"],
+        steps=settings.steps or table.get("steps_on", {}).get(topology_name, table["steps"]),
         life_ends=life_ends,
     )
     usual = _usual(table, algo_class, topology_name, topology_class) if settings.algo in ALGOS else {}

@@ -68,7 +68,12 @@ def test_each_of_several_workers_with_a_replay_has_all_environments(algo: str, t
 )
 def test_a_worker_that_learns_alone_makes_few_gradients_from_an_unroll(topology: str, actors: int, envs: int) -> None:
     plan = resolve("LunarLander-v3", {"algo": "a2c", "topology": topology, "actors": actors})
-    assert plan.envs == envs
+    alone = topology == "shared_params"
+    assert plan.envs == envs and bool(plan.algo.batch_size) == alone, (
+        "one learner for all makes one gradient from an unroll"
+    )
+    entry = TUNED["LunarLander-v3", "a2c"]
+    assert plan.settings.steps == (entry["steps_on"][topology] if alone else entry["steps"])
 
 
 @pytest.mark.parametrize(("runtime", "parallel"), [("inline", False), ("threads", True)])

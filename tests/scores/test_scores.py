@@ -84,6 +84,14 @@ def test_lunar_lander_is_solved_by_dqn(tmp_path: Path) -> None:
 
 
 @pytest.mark.timeout(900)
+@pytest.mark.parametrize("topology", ["sync", "actor_learner"])
+def test_lunar_lander_by_one_learner_of_a2c(topology: str, tmp_path: Path) -> None:
+    pytest.importorskip("envpool")
+    run = train("LunarLander-v3", tmp_path, 1, algo="a2c", topology=topology, until_return=200)
+    assert run.summary["return_mean"] > 150, "settings of workers that learn alone end below -500 here"
+
+
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize(("consistency", "actors"), [("hogwild", 2), ("lock", 2), ("sharded", 2), ("hogwild", 8)])
 def test_lunar_lander_by_workers_on_shared_parameters(consistency: str, actors: int, tmp_path: Path) -> None:
     """A3C. Eight workers have the weights of two lags ago and more: there it is enough that they learn."""

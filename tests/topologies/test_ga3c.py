@@ -115,9 +115,9 @@ def test_it_has_its_own_usual_settings_and_a_users_word_stands() -> None:
     usual = resolve("CartPole-v1", settings(algo="a2c")).algo
     assert (usual.unroll, usual.log_epsilon, usual.normalise_reward) == (5, 1e-6, False)
     lander = resolve("LunarLander-v3", settings(algo="a2c", backend="auto")).algo
-    entry = TUNED["LunarLander-v3", "a2c"]
-    assert lander.batch_size == 0 and entry["algo"]["batch_size"], "one gradient per batch"
-    assert lander.learning_rate == entry["algo_on"]["ga3c"]["learning_rate"] != entry["algo"]["learning_rate"]
+    workers = TUNED["LunarLander-v3", "a2c"]["algo_on"]["shared_params"]
+    assert lander.batch_size == 0 and workers["batch_size"], "one gradient per batch"
+    assert lander.learning_rate != workers["learning_rate"], "the settings of workers that learn alone are not its own"
     assert resolve("CartPole-v1", settings(algo={"name": "a2c", "unroll": 9})).algo.unroll == 9
     assert resolve("CartPole-v1", settings(algo="a2c", topology="sync")).algo.unroll != 5
     assert resolve("CartPole-v1", settings()).topology.adjust is False

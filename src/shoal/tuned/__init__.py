@@ -2,7 +2,8 @@
 
 `total_envs` is divided among the actors, so that the batch does not depend on the number of cores; each of several workers with a
 replay has all of them, and a worker that learns from its own unrolls at most `worker_envs`. `steps` is the default budget, and
-schedules run over it. `algo_on` replaces settings on a topology. Entries under `*` hold for environments that are not listed.
+schedules run over it. `algo_on` and `steps_on` replace settings on a topology. Entries under `*` hold for environments that are not
+listed.
 
 May import: nothing of Shoal. You may change: any entry, with the score that it reaches on seeds that it was not chosen on. Looking
 for what an entry's names mean? `shoal train --help`. For how they become a run? `experiment`.
