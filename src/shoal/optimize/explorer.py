@@ -27,7 +27,7 @@ EARLY = 200  # rows up to which a fit starts from several lengths
 # narrower than those of the trend; if only distant candidates counted, the valley beside the best known one would never be tried.
 SHORTLIST = {0.1: 4, 0.02: 6, 0.0: 2}
 FEW_VALUES = 16  # of a discrete knob: each of them is compared
-RIVALS = {0.0: 8, 2.0: 16}  # conditions of which one is taken, for these kappas
+RIVALS = {0.0: 8, 2.0: 16}  # numbers of conditions to choose one from, by kappa
 ESTIMATED = 32  # conditions over which the regret is estimated
 JITTER = (0.002, 0.1)  # standard deviations of random moves away from knobs that were tried
 HUGE = 1000.0  # times the first rows' median above the lowest value: what lies higher counts as a failure

@@ -22,7 +22,7 @@ from shoal.optimize.threads import one_thread
 ROWS = 2048  # rows that predictions use, at most: time grows with their square, and a factorisation with their cube
 FITTED = 320  # rows that the lengths are fitted to, at most
 ITERATIONS = 25  # of a fit
-TRIAL = 6  # iterations from each of several starts, of which the best goes on
+TRIAL = 6  # iterations from each of several starts; only the best goes on
 AT_ONCE = 512  # points whose spread is computed at a time, to bound memory
 JITTER = 1e-9  # added to the noise, in units of the variance: keeps factorisations possible
 
