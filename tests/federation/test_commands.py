@@ -6,7 +6,8 @@ import asyncio
 import json
 import socket
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -16,10 +17,12 @@ from families import CHILD, parent_of
 from parents import ARCHITECTURE, TOKEN, connected, make_hub, serving
 from websockets.asyncio.server import serve
 
+from shoal.cli.federation_flags import finished
 from shoal.cli.main import main
 from shoal.experiment import resolve
 from shoal.federation import wire
 from shoal.federation.addresses import fingerprint_of
+from shoal.federation.guard import Limits
 from shoal.federation.settings import FederationConfig, told
 from shoal.federation.token_files import read_token
 from shoal.federation.wire import Violation
@@ -63,6 +66,10 @@ def token(tmp_path: Path) -> str:
         (["parent", "CartPole-v1", "--alfa", "1"], "unknown option --alfa. Did you mean '--alpha'"),
         (["parent", "CartPole-v1", "--sinks", "paper"], "unknown sink 'paper'"),
         (["parent", "CartPole-v1", "--transport", "udp", "--rule", "median"], "--transport udp and --rule median"),
+        (["parent", "CartPole-v1", "--moments", "travel", "--rule", "median"], "--moments travel and --rule median"),
+        (["federation", "forgive", "nowhere"], "--child is missing"),
+        (["federation", "forgive", "nowhere", "--child", "../pi"], "1 to 64 of"),
+        (["federation", "forgive", "nowhere", "--child", "pi"], "is no parent's run"),
         (["parent"], "no environment"),
         (["parent", "--resume", "nowhere"], "there is no run 'nowhere'"),
         (["parent", "CartPole-v1", "--token-file", "/nowhere/token"], "cannot write the token file"),
@@ -201,8 +208,54 @@ def test_status(token: str, capsys: pytest.CaptureFixture[str]) -> None:
     first, *rest = capsys.readouterr().out.splitlines()
     report = json.loads(first)
     assert report["version"] == 0 and [child["child"] for child in report["children"]] == ["pi-3"]
+    assert report["children"][0]["steps_per_s"] == 0.0
     assert any("pi-3" in line and "here" in line for line in rest)
+    assert any("steps/s" in line for line in rest)
     assert list(hub.state.children) == ["pi-3"]  # who asks is no child
+
+
+RESULTS = (
+    "children", "exchanges", "updates", "env_steps", "bytes_up", "bytes_down", "exchange_ms_p50", "exchange_ms_p99",
+    "rejected", "eval_mean", "eval_sd", "solved_at_s", "run",
+)  # fmt: skip
+
+
+def test_the_json_line_of_parent_and_local(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Programs read these keys."""
+    with parent_of(tmp_path / "run", algo="a2c", steps=100) as parent:
+        summary = parent.folder.summary(parent.hub, parent.ledger, ended="stopped", seconds=1.0, solved_at=None)
+    capsys.readouterr()
+    finished(summary, quiet=True, json=True)
+    out, err = capsys.readouterr()
+    assert tuple(json.loads(out)) == RESULTS and out.count("\n") == 1 and not err
+
+
+def test_a_child_is_forgiven_by_a_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with parent_of(tmp_path / "run", algo="a2c", steps=100, limits=Limits(strikes=1)) as parent:
+        for child in ("pi-3", "pi-4"):
+            parent.hub.guard.count(Violation("magnitude", "x"), child)
+        parent.folder.save(parent.hub, parent.ledger, 1.0)
+    about: dict[str, Any] = {"env": None, "algo": None, "net": None, "federation": None, "limits": Limits(strikes=1)}
+    with pytest.raises(SystemExit) as ended:
+        main(["federation", "forgive", str(tmp_path / "run"), "--child", "pi-3"])
+    assert ended.value.code == 0
+    with parent_of(None, resume=tmp_path / "run", **about) as again:
+        guard = again.hub.guard
+        assert guard.quarantined("pi-3") and guard.quarantined("pi-4"), "a restart does not end a quarantine"
+        assert guard.refused == {"magnitude": 2}
+        thread = threading.Thread(target=_stopped_when, args=(again, lambda: not guard.quarantined("pi-3")))
+        thread.start()
+        again.run()
+        thread.join()
+        assert not guard.quarantined("pi-3") and guard.quarantined("pi-4")
+    assert not list((tmp_path / "run" / "forgiven").iterdir())
+
+
+def _stopped_when(parent: Any, done: Callable[[], bool]) -> None:
+    end = time.monotonic() + 60.0
+    while not done() and time.monotonic() < end:
+        time.sleep(0.01)
+    parent._over_outside = lambda: True
 
 
 def test_a_certificate_and_its_fingerprint(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 from parents import TOKEN, make_hub
 
 from shoal.core.errors import BadInput
-from shoal.federation import state
+from shoal.federation import state, wire
 from shoal.federation.courier import Update
 from shoal.federation.datagrams import (
+    BURST,
     DOWN,
     SLICE,
     UP,
@@ -27,7 +28,8 @@ from shoal.federation.datagrams import (
 )
 from shoal.federation.guard import Limits
 
-KEY = key_of(TOKEN, "one")
+HELLO = wire.Hello(child="one", token=TOKEN, life="life", attempt=1)
+KEY = key_of(TOKEN, "one", "run-1", "life", 1)
 SIZE = 3 * SLICE + 17
 VECTOR = np.random.default_rng(0).normal(size=SIZE).astype(np.float32)
 
@@ -58,7 +60,7 @@ def test_a_datagram_fits_into_an_ethernet_frame() -> None:
 def test_forged_repeated_and_older_slices_are_dropped() -> None:
     made, good = gathering(), sent()
     forged = good[0][:50] + bytes([good[0][50] ^ 1]) + good[0][51:]
-    other_key = next(slices(UP, "one", key_of(TOKEN, "two"), 1, 0, VECTOR))
+    other_key = next(slices(UP, "one", key_of(TOKEN, "two", "run-1", "life", 1), 1, 0, VECTOR))
     wrong = [
         forged,
         other_key,
@@ -81,7 +83,7 @@ def test_forged_repeated_and_older_slices_are_dropped() -> None:
 @given(st.binary(max_size=100))
 def test_garbage_is_dropped(data: bytes) -> None:
     hub = DatagramHub(make_hub(SIZE))
-    hub.register("one", TOKEN)
+    hub.register(HELLO)
     assert hub.receive(data, None, 0.0) == []
     made = gathering()
     assert made.receive(data, 0.0) == [] and made.dropped == 1
@@ -91,7 +93,7 @@ def test_garbage_is_dropped(data: bytes) -> None:
 def test_missing_slices_leave_the_weights_as_they_are(rule: str) -> None:
     inner = make_hub(SIZE, rule=rule)
     hub, before = DatagramHub(inner), inner.state.weights
-    hub.register("one", TOKEN)
+    hub.register(HELLO)
     for index in (0, 2):
         assert hub.receive(sent()[index], "home", 0.0) == []
     answers = hub.tick(1.0)
@@ -109,7 +111,7 @@ def test_missing_slices_leave_the_weights_as_they_are(rule: str) -> None:
 def test_hostile_slices_change_nothing() -> None:
     inner = make_hub(SIZE, limits=Limits(strikes=2))
     hub = DatagramHub(inner)
-    hub.register("one", TOKEN)
+    hub.register(HELLO)
     before = inner.state.weights.tobytes()
     for sequence, value in enumerate([np.nan, 1e9, 1.0], start=1):
         for datagram in sent(sequence, np.full(SIZE, value, np.float32)):
@@ -133,7 +135,7 @@ def test_a_child_and_its_parent_come_together_at_any_loss(loss: float) -> None:
     """A child that holds still: the parent reaches it, a slice at a time; the exact formula without loss."""
     inner, rng = make_hub(SIZE, alpha=0.5), random.Random(0)
     hub, start = DatagramHub(inner), inner.state.weights
-    hub.register("one", TOKEN)
+    hub.register(HELLO)
     down = Gathering(DOWN, "one", KEY, SIZE)
     child, rounds = VECTOR.copy(), 40
     for sequence in range(1, rounds + 1):
@@ -158,8 +160,8 @@ def test_over_real_sockets() -> None:
     async def main() -> None:
         hub = DatagramHub(inner)
         server = await DatagramServer.bind(hub, "127.0.0.1", 0)
-        hub.register("one", TOKEN)
-        client = await DatagramClient.open("127.0.0.1", server.port, child="one", token=TOKEN, size=SIZE, sequence=0)
+        hub.register(HELLO)
+        client = await DatagramClient.open("127.0.0.1", server.port, child="one", key=KEY, size=SIZE, sequence=0)
         arrived = 0
         for number in range(20):
             got = await client.exchange(Update(VECTOR + np.float32(number), base=0))
@@ -175,7 +177,7 @@ def test_over_real_sockets() -> None:
 def test_bytes_are_counted_as_they_travel() -> None:
     hub = make_hub(SIZE)
     made = DatagramHub(hub)
-    made.register("one", TOKEN)
+    made.register(HELLO)
     up = sent()
     down = [datagram for one in up for datagram, _ in made.receive(one, "here", 0.0)]
     assert (hub.links("one").bytes_up, hub.links("one").bytes_down) == (sum(map(len, up)), sum(map(len, down)))
@@ -188,8 +190,51 @@ def test_the_parent_learns_how_long_exchanges_take() -> None:
     took: list[float | None] = []
     hub.heard = lambda push: took.append(push.took)
     made = DatagramHub(hub)
-    made.register("one", TOKEN)
+    made.register(HELLO)
     for sequence, milliseconds in enumerate((None, 1.5, float("nan"), -1.0), start=1):
         for datagram in sent(sequence, took=milliseconds):
             made.receive(datagram, "here", 0.0)
     assert took == [None, 1.5, None, None]
+
+
+def test_datagrams_of_another_connection_are_dropped() -> None:
+    """After a restart from an older checkpoint the parent would take an old push for a new one."""
+    hub = make_hub(SIZE)
+    made, before = DatagramHub(hub), hub.state.weights
+    for other in ({"life": "another"}, {"attempt": 2}, {"life": "", "attempt": 0}):
+        made.register(HELLO)
+        made.register(wire.Hello(**{"child": "one", "token": TOKEN, "life": "life", "attempt": 1} | other))
+        for datagram in sent():
+            assert made.receive(datagram, "thief", 0.0) == []
+    assert hub.state.weights is before
+    keys = {key_of(TOKEN, "one", run, life, attempt) for run in "ab" for life in "cd" for attempt in (1, 2)}
+    assert len(keys) == 8
+
+
+def test_every_push_begins_with_another_slice() -> None:
+    """Where only the first slices of each push arrive, all of them arrive in time."""
+    size = 40 * SLICE
+    vector, made = np.arange(size, dtype=np.float32), Gathering(UP, "one", KEY, size)
+    there = np.zeros(size, bool)
+    for sequence in range(1, 21):
+        for datagram in sent(sequence, vector)[:8]:
+            made.receive(datagram, 0.0)
+        there |= made.flush()[0].there
+    assert there.all()
+
+
+def test_a_long_vector_is_sent_in_bursts_and_arrives_whole() -> None:
+    size = 4 * BURST * SLICE
+    inner, vector = make_hub(size, alpha=1.0), np.ones(4 * BURST * SLICE, np.float32)
+
+    async def main() -> None:
+        hub = DatagramHub(inner)
+        server = await DatagramServer.bind(hub, "127.0.0.1", 0)
+        hub.register(HELLO)
+        client = await DatagramClient.open("127.0.0.1", server.port, child="one", key=KEY, size=size, sequence=0)
+        got = [await client.exchange(Update(vector, base=0)) for _ in range(5)]
+        assert any(one is not None and one.there.all() for one in got)
+        await client.close()
+        await server.close()
+
+    asyncio.run(main())

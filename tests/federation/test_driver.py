@@ -268,3 +268,37 @@ def test_moments_travel_where_they_are_asked_to_and_squares_stay_positive() -> N
     reply = drive(report(2, [1, 1], nu=[1.0, 6.0]))
     np.testing.assert_array_equal(reply.leaves["moments/nu/w"], [0.0, 7.0])  # 1 + (0 - 4) would be negative
     assert reply.weights is None
+
+
+def test_the_last_push_of_a_run_does_not_repeat_the_open_one() -> None:
+    """The answer to the open push arrives only after the run: the last push is what was learnt since that push."""
+    generator = np.random.default_rng(0)
+    before, new, others = sample(generator, 100), sample(generator, 50), sample(generator, 400)
+    nothing = Counts(0.0, np.zeros(2), np.zeros(2))
+    link = FakeLink(takes="delta", beta=1.0, normaliser=2)
+    drive = driver(link, normaliser=nothing, obs=moments_of(nothing))
+    drive(report(1, [1, 1], obs=moments_of(before)))
+    drive(report(2, [3, 3], obs=moments_of(merge(before, new))))
+    link.answers.append(answer(1, [10, 10], normaliser=merge(before, others)))
+    drive.finish(state([3, 3], moments_of(merge(before, new))))
+    assert len(link.given) == 2
+    np.testing.assert_array_equal(link.given[1].vector, [2, 2])
+    assert link.given[1].base == 1 and link.given[1].steps == 10
+    assert link.given[1].normaliser.samples == 50
+
+
+def test_the_last_push_is_left_out_while_an_answer_is_missing_and_made_after_a_refusal() -> None:
+    link = FakeLink(takes="delta")
+    drive = driver(link)
+    drive(report(1, [1, 1]))
+    drive(report(2, [2, 2]))
+    drive.finish(state([2, 2]))
+    assert len(link.given) == 1
+    link = FakeLink(takes="delta")
+    drive = driver(link)
+    drive(report(1, [1, 1]))
+    drive(report(2, [2, 2]))
+    link.answers.append(Refusal(wire.Refused(reason="base", message="not yet", fatal=False)))
+    drive.finish(state([2, 2]))
+    np.testing.assert_array_equal(link.given[1].vector, [2, 2])
+    assert link.given[1].steps == 20

@@ -35,7 +35,7 @@ def started(monkeypatch: pytest.MonkeyPatch) -> Started:
         (out / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
         return out
 
-    monkeypatch.setattr(experiments, "_run", run)
+    monkeypatch.setattr(experiments, "finished_run", run)
     return found
 
 

@@ -9,6 +9,7 @@ from parents import ARCHITECTURE, TOKEN, Wire, connected, make_courier, make_hub
 from shoal.federation import state, wire
 from shoal.federation.courier import Courier, Exchanged, Update
 from shoal.federation.guard import Limits
+from shoal.federation.ledger import updates_of
 from shoal.federation.normaliser import Counts
 from shoal.federation.wire import Part, Violation
 
@@ -136,6 +137,7 @@ def test_pushes_that_do_not_fit_are_refused(header: dict[str, object], reason: s
     ("counts", "reason"),
     [
         (Counts(1e12, np.zeros(2), np.zeros(2)), "magnitude"),
+        (Counts(2 * 500 + 65_537, np.zeros(2), np.zeros(2)), "magnitude"),
         (Counts(1.0, np.full(2, np.nan), np.zeros(2)), "non-finite"),
         (Counts(-1.0, np.zeros(2), np.zeros(2)), "non-finite"),
         (Counts(4.0, np.full(2, 1e200), np.zeros(2)), "magnitude"),
@@ -145,9 +147,50 @@ def test_pushes_that_do_not_fit_are_refused(header: dict[str, object], reason: s
 def test_impossible_normalisers_are_refused(counts: Counts, reason: str) -> None:
     hub = make_hub(normaliser=2)
     made = connected(hub)
-    answer = made.request(*made.courier.push(Update(np.ones(8, np.float32), 0, normaliser=counts)))
+    answer = made.request(*made.courier.push(Update(np.ones(8, np.float32), 0, steps=500, normaliser=counts)))
     assert answer is not None and answer.header.reason == reason
     assert hub.state.pushes == 0
+
+
+def test_a_child_cannot_claim_more_steps_than_fit_into_its_time() -> None:
+    """They would spend the budget of all."""
+    hub = make_hub(limits=Limits(steps_per_second=1000.0))
+    made = connected(hub)
+    answer = made.request(*made.courier.push(Update(np.ones(8, np.float32), 0, steps=2**53 - 1)))
+    assert answer is not None and answer.header.reason == "rate" and not answer.header.fatal
+    assert hub.state.pushes == hub.state.steps == 0 and hub.guard.refused == {"rate": 1}
+    other = connected(hub, "other")
+    assert exchange(other, np.ones(8), steps=1000).applied
+    push = other.courier.push(Update(np.ones(8, np.float32), 1, steps=6000))
+    for other.now, reason in ((4.0, "rate"), (5.0, None)):
+        answer = other.request(*push)
+        assert answer is not None and getattr(answer.header, "reason", None) == reason
+    assert hub.state.steps == 7000
+    answer = other.request(*push)
+    assert answer is not None and not answer.header.applied, (
+        "the answer to a repeated push does not depend on its steps"
+    )
+
+
+def test_pulls_and_requests_for_the_status_are_limited() -> None:
+    hub = make_hub(limits=Limits(pushes_per_second=2.0, asks_per_second=2.0))
+    for request in (wire.Pull(), wire.Ask()):
+        made = connected(hub, f"child-{type(request).__name__}")
+        reasons = [getattr(made.request(request).header, "reason", "") for _ in range(6)]  # type: ignore[union-attr]
+        assert reasons == [""] * 4 + ["rate"] * 2
+        made.now = 1.0
+        assert not hasattr(made.request(request).header, "reason")  # type: ignore[union-attr]
+    assert hub.guard.refused == {"rate": 4} and not hub.guard.strikes
+
+
+def test_the_weights_that_reached_the_goal_are_a_version_but_no_update() -> None:
+    hub = make_hub()
+    made = connected(hub)
+    kept = hub.state
+    for _ in range(3):
+        exchange(made, np.ones(8))
+    hub.end(kept, last_round=False)
+    assert (hub.state.version, updates_of(hub.state)) == (4, 3)
 
 
 @pytest.mark.parametrize("name", ["mu", "nu"])
@@ -296,7 +339,10 @@ def test_the_last_round_ends_with_the_training() -> None:
 def test_a_status_fits_into_its_message_however_many_children_there_are() -> None:
     hub = make_hub()
     for number in range(400):
-        hub.state = state.joined(hub.state, f"{'n' * 60}{number:04}")
+        name = f"{'n' * 60}{number:04}"
+        hub.state = state.joined(hub.state, name)
+        for second in range(2):
+            hub.rates.add(name, 1_234_567, float(second))
     watching = connected(hub, "busiest")
     exchange(watching, np.ones(8))
     answer = watching.request(wire.Ask())

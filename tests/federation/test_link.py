@@ -12,6 +12,7 @@ import pytest
 from parents import TOKEN, make_courier, make_hub, serving
 
 from shoal.core.errors import BadInput
+from shoal.federation import link as link_module
 from shoal.federation import state
 from shoal.federation.addresses import Address, address_of
 from shoal.federation.client import Lost, Refusal
@@ -194,3 +195,32 @@ def test_a_link_ends_while_nobody_answers() -> None:
     assert time.monotonic() - began < 30.0
     end.set()
     thread.join()
+
+
+def test_a_certificate_that_no_longer_fits_ends_nothing_after_the_first_connection(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The parent may be restarted with another one, or somebody else may have its address for a while."""
+    hub, told, real, wrong = make_hub(alpha=1.0), [], link_module.join, [2]
+
+    async def join(*arguments: object, **more: object) -> object:
+        if link.rejoined or link.milliseconds:
+            while wrong[0]:
+                wrong[0] -= 1
+                raise BadInput("the certificate is not trusted")
+        return await real(*arguments, **more)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(link_module, "join", join)
+    with serving(hub) as url:
+        link = Link(url, make_courier(), say=told.append)
+        link.__enter__()
+        link.give(update(1))
+        assert link.take(None) is not None
+    again = make_hub(alpha=1.0, start=state.from_arrays(hub.checkpoint()))
+    again.stored(again.checkpoint())
+    link.give(update(2))
+    with serving(again, address=port_of(url)):
+        got = link.take(60.0)
+        assert got is not None and got.applied
+    link.close()
+    assert not wrong[0] and len(told) == 1 and "not trusted" in told[0] and "tried again" in told[0]

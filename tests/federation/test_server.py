@@ -13,14 +13,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 from parents import TOKEN, make_courier, make_hub, serving
-from websockets.asyncio.client import connect
+from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import InvalidStatus
 
 from shoal.core.errors import BadInput
-from shoal.federation import state
+from shoal.federation import client as client_module
+from shoal.federation import state, wire
 from shoal.federation.addresses import Address, address_of, check_url, fingerprint, server_tls
 from shoal.federation.client import Listener, Lost, Refusal, join
 from shoal.federation.courier import Courier, Update
+from shoal.federation.guard import Limits
 from shoal.federation.server import Dialled, Server
 
 
@@ -244,3 +246,56 @@ def test_a_light_client_imports_nothing_heavy() -> None:
     code = f"import sys, {modules}; print(*(m for m in ('jax', 'optax', 'gymnasium') if m in sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], text=True, capture_output=True, check=True)
     assert done.stdout.split() == []
+
+
+async def still_open(port: int, number: int) -> int:
+    """Open so many sockets that send nothing; how many of them the other side keeps."""
+    made = [await asyncio.open_connection("127.0.0.1", port) for _ in range(number)]
+    ends = [asyncio.create_task(reader.read(1)) for reader, _ in made]
+    await asyncio.wait(ends, timeout=0.5)
+    kept = sum(not end.done() for end in ends)
+    for _, writer in made:
+        writer.close()
+    await asyncio.gather(*ends, return_exceptions=True)
+    return kept
+
+
+def test_sockets_without_an_opening_handshake_are_limited() -> None:
+    hub = make_hub(limits=Limits(greeting=3))
+    with serving(hub) as url:
+        port = address_of(url.removeprefix("ws://")).port
+        assert asyncio.run(still_open(port, 8)) == 3
+        assert hub.guard.refused == {"full": 5}
+
+        async def child() -> None:
+            async with await join(url, make_courier()) as client:
+                await client.pull()
+
+        asyncio.run(child())
+
+
+def test_a_listening_child_limits_its_callers_and_takes_the_newest(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client_module, "CALLERS", 6)
+
+    async def call(url: str) -> ClientConnection:
+        connection = await connect(url)
+        await connection.send(b"".join(bytes(piece) for piece in wire.pieces(wire.Call(token=TOKEN))))
+        return connection
+
+    async def main() -> None:
+        async with Listener(Address("127.0.0.1", 0), make_courier(), TOKEN) as listener:
+            assert await still_open(address_of(listener.url.removeprefix("ws://")).port, 9) == 6
+            gone = await call(listener.url)
+            await asyncio.sleep(0.2)
+            await gone.close()
+            older = await call(listener.url)
+            await asyncio.sleep(0.2)
+            newer = await call(listener.url)
+            await asyncio.wait_for(older.wait_closed(), 10.0)
+            accepted = asyncio.create_task(listener.accept())
+            hello = await asyncio.wait_for(newer.recv(), 10.0)
+            assert isinstance(hello, bytes) and b"hello" in hello
+            accepted.cancel()
+            await asyncio.gather(accepted, newer.close(), return_exceptions=True)
+
+    asyncio.run(main())

@@ -8,7 +8,7 @@ import pytest
 
 from shoal.core.errors import BadInput
 from shoal.experiment import resolve
-from shoal.federation.settings import FederationConfig, rule_of, seed_of, told, understood
+from shoal.federation.settings import FederationConfig, overlaid, rule_of, seed_of, told, understood
 
 
 def settings(**changes: Any) -> dict[str, Any]:
@@ -29,6 +29,25 @@ def test_a_topology_that_nobody_chose_is_left_to_the_child() -> None:
     plan = resolve("CartPole-v1", {"algo": "a2c", "steps": 1000})
     _, loose, _ = understood(told(plan, FederationConfig()), {"runtime": "fused"}, "one", trust=False)
     assert "topology" not in loose and resolve("CartPole-v1", loose).settings.topology == "sequential"
+
+
+def lunar(topology: str | None = None, **algo: Any) -> Any:
+    """A child's settings of A2C on LunarLander-v3; `algo`: what the parent's user has given."""
+    table = {"name": "a2c", **algo}
+    plan = resolve("LunarLander-v3", {"algo": table})
+    env, loose, _ = understood(
+        told(plan, FederationConfig(), None, table), {"topology": topology} if topology else {}, "one", trust=False
+    )
+    return resolve(env, loose).algo
+
+
+def test_the_algorithms_defaults_are_those_of_the_childs_topology() -> None:
+    """Tuned settings differ between topologies, and the parent's own topology says nothing about a child's."""
+    alone = resolve("LunarLander-v3", {"algo": "a2c", "topology": "shared_params"}).algo
+    assert lunar("shared_params") == alone
+    assert lunar() == resolve("LunarLander-v3", {"algo": "a2c"}).algo != alone
+    given = lunar("shared_params", gamma=0.9, **{"max-grad-norm": "2"})
+    assert (given.gamma, given.max_grad_norm, given.learning_rate) == (0.9, 2.0, alone.learning_rate)
 
 
 def test_a_child_chooses_its_topology_and_keeps_the_parents_without() -> None:
@@ -93,3 +112,24 @@ def test_settings_of_a_rule_are_checked(field: str, value: str) -> None:
 def test_an_unknown_rule_names_those_that_exist() -> None:
     with pytest.raises(BadInput, match="alpha_beta"):
         FederationConfig(rule="alphabeta")
+
+
+def test_single_settings_replace_the_stored_ones_and_leave_the_others() -> None:
+    stored = FederationConfig(rule="staleness", encoding="int8", every_updates=5, expect=3)
+    config, rule = overlaid(
+        stored, {"alpha": 0.7, "power": 0.3}, {"updates": "50", "eval_every": "9"}, {"alpha": "0.2"}
+    )
+    assert config == FederationConfig(
+        rule="staleness", encoding="int8", every_updates=5, expect=3, updates=50, eval_every=9
+    )
+    assert rule == {"alpha": "0.2", "power": 0.3}
+    assert overlaid(stored, {"alpha": 0.7}, None, None) == (stored, {"alpha": 0.7})
+
+
+def test_another_rule_begins_with_its_own_settings_and_the_result_is_checked() -> None:
+    stored = FederationConfig(consistency="hogwild")
+    assert overlaid(FederationConfig(), {"alpha": 0.9}, {"rule": "staleness"}, None)[1] == {}
+    with pytest.raises(BadInput, match="hogwild"):
+        overlaid(stored, {"alpha": 0.9}, {"rule": "median"}, None)
+    with pytest.raises(BadInput, match="alpha is 2"):
+        overlaid(stored, {"alpha": 0.9}, None, {"alpha": "2"})

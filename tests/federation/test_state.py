@@ -177,3 +177,12 @@ def test_what_is_no_checkpoint_is_refused(damage: str) -> None:
 def test_unknown_squares_are_refused() -> None:
     with pytest.raises(BadInput, match="no moments named nu"):
         state.start(np.zeros(2), squares=frozenset({"nu"}))
+
+
+def test_shares_are_relative_to_the_connected_children() -> None:
+    """A fast child that has left does not make the pushes of the others small for ever."""
+    now = state.joined(state.joined(started(), "one"), "two")
+    now, _ = state.apply(now, RULE, push(1, steps=100), 0.0)
+    now, _ = state.apply(now, RULE, push(1, steps=9900, child="two"), 0.0)
+    assert state.share_of(now, "one", 100) == pytest.approx(100 / 5000)
+    assert state.share_of(state.left(now, "two"), "one", 100) == 1.0

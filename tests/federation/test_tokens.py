@@ -169,23 +169,23 @@ def hub_loop(url: str, hub: Hub, tokens: Tokens) -> None:
     """Give the hub new tokens on the thread that owns it: between two messages of a connection that is open already."""
     done = threading.Event()
 
-    def greeted(child: str, token: str) -> None:
+    def greeted(hello: wire.Hello) -> None:
         hub.readmit(tokens)
         done.set()
 
     hub.greeted = greeted
     with Link(url, courier("passer-by", TOKEN)):
         assert done.wait(60)
-    hub.greeted = lambda child, token: None
+    hub.greeted = lambda hello: None
 
 
 def test_datagrams_of_a_revoked_child_are_unknown() -> None:
     hub, pi, _ = two()
     datagrams = DatagramHub(hub)
-    datagrams.register("pi", pi)
+    datagrams.register(wire.Hello(child="pi", token=pi, life="life", attempt=1))
 
     def push(sequence: int) -> list[tuple[bytes, object]]:
-        key = key_of(pi, "pi")
+        key = key_of(pi, "pi", hub.federation.run, "life", 1)
         sent = slices(UP, "pi", key, sequence, hub.state.version, WEIGHTS)
         return [answer for one in sent for answer in datagrams.receive(one, "somewhere", float(sequence))]
 
@@ -239,8 +239,8 @@ def test_the_commands_and_a_running_parent(tmp_path: Path, capsys: pytest.Captur
         (["add", "nowhere", "--child", "pi"], "'nowhere' is no parent's run: it has no tokens.json"),
         (["add", "run", "--child", "../pi"], "--child is '../pi': 1 to 64 of"),
         (["add", "run", "--child", "pi", "--file", "nowhere/t"], "cannot write the token file"),
-        (["revoke", "run"], "Give --child NAME or --shared"),
-        (["revoke", "run", "--shared", "--child", "pi"], "Give --child NAME or --shared"),
+        (["revoke", "run"], "expected either --child NAME or --shared"),
+        (["revoke", "run", "--shared", "--child", "pi"], "expected either --child NAME or --shared"),
         (["revoke", "run", "--child", "laptob"], "the token of 'laptob' is not among the valid ones. Did you mean"),
     ],
 )

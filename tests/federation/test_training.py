@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from shoal import launch
 from shoal.core.errors import BadInput
 from shoal.experiment import resolve
 from shoal.federation import Parent
+from shoal.federation.child import planned
 from shoal.federation.hub import Hub
 from shoal.federation.ledger import updates_of
 from shoal.federation.settings import FederationConfig
@@ -110,7 +112,27 @@ def test_a_resumed_parent_goes_on_and_its_version_never_goes_back(tmp_path: Path
     assert after.version > before.version and updates_of(after) > updates_of(before)
     assert after.steps >= 2 * STEPS and after.children["one"].sequence > before.children["one"].sequence
     assert second.parent.folder.run == first.parent.folder.run
+    for name in ("bytes_up", "bytes_down", "exchanges"):
+        assert second.summary[name] > first.summary[name] > 0, "counted over both"
+    assert list(second.parent.ledger.times)[: len(first.parent.ledger.times)] == list(first.parent.ledger.times)
     assert second.parent.plan.settings.algo == "ppo" and second.parent.config == first.parent.config
+
+
+def test_a_resumed_parent_tells_its_children_the_same(tmp_path: Path) -> None:
+    federation = FederationConfig(rule="staleness", encoding="float16", every_updates=2, eval_every=0)
+    about: dict[str, Any] = {"federation": federation, "rule": {"alpha": 0.25}, "algo": {"name": "a2c", "gamma": 0.9}}
+    with parent_of(tmp_path / "run", topology="shared_params", steps=1000, **about) as first:
+        before = first.hub.federation
+    assert before.settings["algo"] == {"name": "a2c", "gamma": 0.9}
+    more = {"env": None, "algo": None, "net": None, "rule": None, "federation": {"expect": "1"}}
+    with parent_of(None, resume=tmp_path / "run", **more) as second:
+        after = second.hub.federation
+    assert after.settings == before.settings and after.rule == before.rule and second.config == first.config
+    file = tmp_path / "run" / "federation.json"  # of an older version, which sent all settings of the algorithm
+    saved = {name: value for name, value in json.loads(file.read_text()).items() if name != "algo"}
+    file.write_text(json.dumps(saved))
+    with parent_of(None, resume=tmp_path / "run", **more) as third:
+        assert set(third.hub.federation.settings["algo"]) == set(third.plan.as_dict()["algo"])
 
 
 def resumed(folder: Path) -> dict[str, Any]:
@@ -157,6 +179,20 @@ def test_moments_travel(tmp_path: Path) -> None:
     assert learnt is not None
     for name, vector in family.parent.vectors.moments_of(learnt).items():
         np.testing.assert_array_equal(state.moments[name], vector)
+
+
+def test_moments_travel_only_where_all_workers_share_them(tmp_path: Path) -> None:
+    federation = FederationConfig(every_updates=1, eval_every=0, moments="travel")
+    for algo, fits in ((A2C, True), ({**A2C, "batch_size": 2}, False), (PPO, False)):
+        parent = parent_of(tmp_path / f"{fits}-{len(algo)}", algo=algo, steps=STEPS, federation=federation)
+        welcome = parent.hub.welcome("one")
+        planned(welcome, {"runtime": "inline"}, "one", False)
+        own = {"topology": "shared_params", "actors": 1, "envs": ENVS}
+        if fits:
+            planned(welcome, own, "one", False)
+            own["topology.moments"] = "own"
+        with pytest.raises(BadInput, match="its workers have moments of their own"):
+            planned(welcome, own, "one", False)
 
 
 @pytest.mark.parametrize("rule", ["fedavg", "staleness", "fedbuff", "diloco"])

@@ -11,6 +11,7 @@ import pytest
 
 from shoal.federation import wire
 from shoal.federation.codec import decode, encode
+from shoal.federation.datagrams import key_of
 from shoal.federation.rules import RULES
 from shoal.federation.wire import Part, Reader
 
@@ -77,6 +78,10 @@ def test_buffers_are_as_documented(encoding: wire.Encoding) -> None:
     shown = block(f"buffer {encoding}")
     assert shown == bytes(encode(encoding, BUFFERS[encoding]))
     np.testing.assert_allclose(decode(encoding, shown, 3), BUFFERS[encoding], atol=0.01)
+
+
+def test_the_key_of_datagrams_is_as_documented() -> None:
+    assert block("datagram key") == key_of("0123456789abcdef", "pi-3", "run-1", "5f2b", 1)
 
 
 def test_every_reason_every_message_and_every_rule_is_on_the_page() -> None:

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from shoal.experiment import cores
 from shoal.process import device, limits
 
 GIB = 2**30
@@ -87,5 +86,5 @@ def test_cores_and_memory_respect_them(tmp_path: Path, monkeypatch: pytest.Monke
     few, free = len(os.sched_getaffinity(0)) / 2 - 0.25, 3 * 2**20
     files = {"cpu.max": f"{int(few * 100000)} 100000", "memory.max": GIB, "memory.current": GIB - free}
     monkeypatch.setattr(limits, "ROOT", second(tmp_path, files, "/"))
-    assert cores() == max(1, math.ceil(few))
+    assert limits.cores() == max(1, math.ceil(few))
     assert device.available_memory() == free

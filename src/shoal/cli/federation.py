@@ -11,16 +11,18 @@ from shoal.cli.federation_flags import configured, finished, help_of, sort, writ
 from shoal.cli.flags import one_positional, split, whole_number
 from shoal.core.errors import BadInput, nearest
 
-COMMANDS = ("status", "local", "token", "cert")
+COMMANDS = ("status", "local", "token", "forgive", "cert")
 USAGE = """usage: shoal federation status URL --token-file T [--pin FINGERPRINT] [--json]
        shoal federation local ENV --children N [--topology NAME] [--actors N] [--FIELD VALUE ...]
        shoal federation token add|list|revoke RUN [--child NAME] [...]
+       shoal federation forgive RUN --child NAME
        shoal federation cert [--cert FILE] [--key FILE] [--host NAME,ADDRESS] [--days N]
 
 status  shows a parent's children with their contributions, lags and strikes
 local   runs a parent and its children on this machine with one command; takes the options of `shoal parent`, and passes
         --topology, --runtime, --actors, --envs, --backend and --learners on to the children
 token   issues and revokes secrets of single children while their parent runs
+forgive ends the quarantine of a child, at a running parent at once, otherwise when it is resumed
 cert    creates a self-signed certificate for --cert and --key, and prints its fingerprint for `shoal join --pin`
 
   --children N    number of children, each a process (2)
@@ -51,7 +53,7 @@ def run(words: list[str]) -> int:
         from shoal.cli.federation_tokens import run as tokens
 
         return tokens(rest)
-    return {"status": _status, "local": _local, "cert": _cert}[command](rest)
+    return {"status": _status, "local": _local, "forgive": _forgive, "cert": _cert}[command](rest)
 
 
 def _status(words: list[str]) -> int:
@@ -72,12 +74,15 @@ def _status(words: list[str]) -> int:
         return 0
     print(f"{report['run']}: {report['rule']}, version {report['version']:,}, {report['pushes']:,} pushes")
     print(f"{report['env_steps']:,} steps, {report['episodes']:,} episodes, {report['rejected']} rejected")
-    print(f"{'child':<24} {'':<8} {'pushes':>8} {'share':>6} {'steps':>12} {'lag':>5} {'distance':>9} {'strikes':>7}")
+    print(
+        f"{'child':<24} {'':<8} {'pushes':>8} {'share':>6} {'steps':>12} {'steps/s':>9}"
+        f" {'lag':>5} {'distance':>9} {'strikes':>7}"
+    )
     for child in report["children"]:
         where = "here" if child["present"] else "away"
         print(
             f"{child['child']:<24} {where:<8} {child['pushes']:>8,} {child['share']:>6.0%} {child['steps']:>12,}"
-            f" {child['staleness']:>5} {child['distance']:>9.3g} {child['strikes']:>7}"
+            f" {child['steps_per_s']:>9,.0f} {child['staleness']:>5} {child['distance']:>9.3g} {child['strikes']:>7}"
         )
     if report["unlisted"]:
         print(f"and {report['unlisted']:,} children with fewer pushes")
@@ -99,10 +104,10 @@ def _local(words: list[str]) -> int:
     given = configured(sorted_)
 
     from shoal.cli.parent import settings_of
-    from shoal.experiment import cores
     from shoal.federation.local import LocalChildren
     from shoal.federation.parent import Parent
     from shoal.launch.entry import say
+    from shoal.process.limits import cores
 
     settings, env = settings_of(sorted_.settings, sorted_.own, [env])
     passed = {n: v for n, v in sorted_.settings.items() if n.partition(".")[0] in PASSED}
@@ -145,6 +150,24 @@ def _slow(text: str, count: int) -> list[float]:
     if len(factors) > count:
         raise BadInput(f"--slow has {len(factors)} factors for {count} children")
     return factors
+
+
+def _forgive(words: list[str]) -> int:
+    parsed = split(words, ("help",), ("child",))
+    if "help" in parsed.switches:
+        print(USAGE, end="")
+        return 0
+    folder = Path(one_positional(parsed, "run folder of a parent"))
+
+    from shoal.cli.federation_tokens import child_of
+    from shoal.federation import pardons
+    from shoal.federation.token_files import TokenRegister
+
+    child = child_of(parsed, "the name of the child to forgive")
+    TokenRegister.of_run(folder)  # raises for a folder of something else
+    pardons.leave(folder, child)
+    print(f"{child!r} will be forgiven", file=sys.stderr)
+    return 0
 
 
 def _cert(words: list[str]) -> int:

@@ -54,17 +54,12 @@ def sort(parsed: Words, own: Collection[str]) -> Sorted:
 
 
 def configured(sorted_: Sorted) -> dict[str, Any]:
-    """Arguments of `Parent` from the options; None keeps the value of a resumed parent."""
-    from shoal.core.config import build
-    from shoal.federation.settings import FederationConfig, rule_of
+    """Arguments of `Parent` from the options: single settings, so that a resumed parent keeps its others."""
+    from shoal.federation.settings import FederationConfig, overlaid
 
-    given: dict[str, Any] = {"federation": None, "rule": None}
-    if sorted_.federation:
-        given["federation"] = build(FederationConfig, sorted_.federation)
-    if sorted_.rule:
-        given["rule"] = sorted_.rule
-        rule_of(given["federation"] or FederationConfig(), sorted_.rule)  # raises before anything starts
-    return given
+    if "resume" not in sorted_.own:
+        overlaid(FederationConfig(), {}, sorted_.federation, sorted_.rule)  # raises before anything starts
+    return {"federation": sorted_.federation, "rule": sorted_.rule}
 
 
 def finished(summary: Mapping[str, Any], *, quiet: bool, json: bool) -> None:

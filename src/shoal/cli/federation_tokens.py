@@ -52,7 +52,7 @@ def run(words: list[str]) -> int:
 def _add(parsed: Words, folder: Path) -> int:
     from shoal.federation.token_files import TokenRegister, make_token
 
-    child = _child(parsed)
+    child = child_of(parsed)
     register = TokenRegister.of_run(folder)
     path = Path(parsed.options.get("file", folder / f"token-{child}"))
     with register.changing() as tokens:
@@ -91,8 +91,8 @@ def _revoke(parsed: Words, folder: Path) -> int:
     from shoal.federation.token_files import TokenRegister
 
     if ("shared" in parsed.switches) == ("child" in parsed.options):
-        raise BadInput("whose token? Give --child NAME or --shared, one of them")
-    child = ANY if "shared" in parsed.switches else _child(parsed)
+        raise BadInput("expected either --child NAME or --shared, to say which token to revoke")
+    child = ANY if "shared" in parsed.switches else child_of(parsed)
     whose = "the shared token" if child == ANY else f"the token of {child!r}"
     with TokenRegister.of_run(folder).changing() as tokens:
         if not tokens.revoke(child):
@@ -102,9 +102,10 @@ def _revoke(parsed: Words, folder: Path) -> int:
     return 0
 
 
-def _child(parsed: Words) -> str:
+def child_of(parsed: Words, what: str = "the name of the child that the token admits") -> str:
+    """The child of --child. `BadInput` if it is missing or no valid name."""
     if "child" not in parsed.options:
-        raise BadInput("--child is missing: the name of the child that the token admits")
+        raise BadInput(f"--child is missing: {what}")
     return checked_name("--child", parsed.options["child"])
 
 

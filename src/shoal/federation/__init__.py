@@ -1,12 +1,13 @@
 """Federation: a parent averages the weights of children that train elsewhere, over WebSockets.
 
-Modules without I/O: `wire` (messages as bytes), `protocol` (the order of messages), `codec` (vectors as bytes), `rules` (how the
-parent merges children's weights), `adoption` (how a child merges the parent's weights), `normaliser`, `guard` (admission and
-limits), `state` (the parent's immutable state), `arrivals` (decodes and checks pushes), `hogwild` (averaging without a lock),
-`hub` (a complete parent), `session` (its side of a connection), `courier` (a complete child), `timeouts`. Modules with I/O:
-`server`, `client`, `link` (a client on its own thread), `addresses` (listening addresses, TLS), `datagrams` (UDP on a LAN).
-Modules with training: `child` (`join`: a run that exchanges weights through `driver`), `parent` (`Parent`: `serving`, `judging`,
-`parent_folder`), `settings`, `vectors`, `local` (parent and children on one machine).
+Modules without I/O: `wire` (messages as bytes), `protocol` (the order of messages), `codec` (vectors as bytes), `rules` (how
+the parent merges children's weights), `adoption` (how a child merges the parent's weights), `normaliser`, `guard` (admission
+and limits), `rates`, `state` (the parent's immutable state), `arrivals` (decodes and checks pushes), `hogwild` (averaging
+without a lock), `hub` (a complete parent), `session` (its side of a connection), `courier` (a complete child), `timeouts`.
+Modules with I/O: `server`, `client`, `link` (a client on its own thread), `addresses` (listening addresses, TLS), `datagrams`
+(UDP on a LAN), `pardons` (ends of quarantines). Modules with training: `child` (`join`: a run that exchanges weights through
+`driver`), `parent` (`Parent`: `serving`, `judging`, `parent_folder`), `settings`, `vectors`, `local` (parent and children on
+one machine).
 
 May import: NumPy, msgspec, websockets, `core.errors`; the modules with training may also import `launch`. The others never
 import JAX, so that a light client starts in a fraction of a second. You may change: add a rule by its file and a line in

@@ -25,7 +25,8 @@ def decode(message: Message, child: str, mirror: Mirror | None, parent: Scale, k
     vector = unpack(part, buffer, mirror)
     scale = scale_of(vector)
     check_scale("weights", scale, parent, limits.ratio)
-    counts = _normaliser(*named.pop("normaliser"), limits.samples) if "normaliser" in named else None
+    most = 2.0 * header.steps + limits.samples
+    counts = _normaliser(*named.pop("normaliser"), most) if "normaliser" in named else None
     moments = {name.removeprefix("moments/"): unpack(*pair) for name, pair in named.items()}
     for name, moment in moments.items():
         # Gradients are of any size at first: the parent's moments begin at 0.

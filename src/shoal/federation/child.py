@@ -24,7 +24,7 @@ from shoal.federation.driver import ExchangeDriver
 from shoal.federation.link import Link
 from shoal.federation.settings import ExchangeConfig, understood
 from shoal.federation.vectors import StateVectors
-from shoal.launch.compose import state_shapes
+from shoal.launch.compose import make_blueprint, state_shapes
 from shoal.process.device import settle_process
 from shoal.run.folder import RunFolder
 
@@ -89,7 +89,7 @@ def join(
     try:
         while True:
             courier = Courier(child, token, encoding=encoding)
-            with Link(url, courier, pin=pin, listen=address, token=token, tls=tls) as link:
+            with Link(url, courier, pin=pin, listen=address, token=token, tls=tls, say=say) as link:
                 if address is not None:
                     say(f"{child} waits for its parent at {link.url}")
                     link.wait_joined()
@@ -153,6 +153,12 @@ def planned(welcome: wire.Welcome, own: Mapping[str, Any], child: str, trust: bo
     plan = resolve(env, loose)
     if welcome.moments and plan.settings.learners > 1:
         raise BadInput(f"--learners is {plan.settings.learners}: where moments travel, a child has one learner")
+    shares = getattr(plan.topology, "share_moments", None)  # of workers that learn by themselves
+    if welcome.moments and shares is not None and not shares(make_blueprint(plan, None, None, driven=True)):
+        raise BadInput(
+            f"--topology {plan.settings.topology}: its workers have moments of their own, and the parent's --moments travel"
+            " needs shared ones; choose another topology or settings with which --topology.moments shared is possible"
+        )
     return plan, exchange
 
 

@@ -18,6 +18,7 @@ from websockets.asyncio.connection import Connection
 from websockets.asyncio.server import Server as Sockets
 from websockets.asyncio.server import serve
 from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidMessage
+from websockets.protocol import State
 
 from shoal.core.errors import BadInput, ShoalError
 from shoal.federation import sockets, wire
@@ -27,6 +28,7 @@ from shoal.federation.protocol import LONGEST, ChildSide
 from shoal.federation.timeouts import AdaptiveTimeout
 from shoal.federation.wire import Buffer, Message, Violation
 
+CALLERS = 128  # connections that a listening child accepts at a time
 GREETING = 10.0  # seconds for the connection, the hello and the welcome
 
 
@@ -182,6 +184,7 @@ class Listener:
         self.refused = 0  # callers without the right token
         self._address, self._courier, self._token, self._tls = address, courier, token, tls
         self._server: Sockets | None = None
+        self._callers = sockets.Openings(CALLERS)
         self._called: asyncio.Queue[tuple[Connection, ChildSide]] = asyncio.Queue(1)
 
     @property
@@ -202,6 +205,7 @@ class Listener:
                 origins=[None],
                 open_timeout=GREETING,
                 server_header=None,
+                create_connection=self._callers.kind(),
                 **sockets.options(LONGEST, 4 * 2**20),
             )
         except OSError as error:
@@ -217,7 +221,10 @@ class Listener:
 
     async def accept(self, timeout: AdaptiveTimeout | None = None) -> Client:
         """Wait for a caller with the right token; its connection, after hello and welcome."""
-        connection, side = await self._called.get()
+        while True:
+            connection, side = await self._called.get()
+            if connection.state is State.OPEN:
+                break
         client = Client(connection, side, self._courier, timeout or AdaptiveTimeout())
         await client.greet()
         return client
@@ -234,5 +241,8 @@ class Listener:
             return
         except (ConnectionClosed, ConnectionError, TimeoutError):
             return
-        await self._called.put((connection, side))
+        while self._called.full():  # the parent's newest call counts
+            older, _ = self._called.get_nowait()
+            await older.close()
+        self._called.put_nowait((connection, side))
         await connection.wait_closed()

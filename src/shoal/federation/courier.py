@@ -69,7 +69,7 @@ class Courier:
         self.child, self.architecture, self.run, self.encoding = child, architecture, run, encoding
         self.welcome: wire.Welcome | None = None
         self.token, self._zstd, self._watches = token, zstd, watches
-        self._life, self._attempt = secrets.token_hex(8), 0
+        self.life, self.attempt = secrets.token_hex(8), 0  # of the last hello
         self._sequence = 0  # of the last push
         self._open: _Open | None = None
         self._up: Mirror | None = None
@@ -84,7 +84,7 @@ class Courier:
 
     def hello(self) -> wire.Hello:
         """The first message of a new connection."""
-        self._attempt += 1
+        self.attempt += 1
         return wire.Hello(
             child=self.child,
             token=self.token,
@@ -93,8 +93,8 @@ class Courier:
             encoding=self.encoding,
             zstd=self._zstd and HAS_ZSTD,
             watches=self._watches,
-            life=self._life,
-            attempt=self._attempt,
+            life=self.life,
+            attempt=self.attempt,
         )
 
     def welcomed(self, welcome: wire.Welcome) -> None:

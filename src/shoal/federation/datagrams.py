@@ -14,8 +14,9 @@
     48      4 n    float32 values: n = 320, fewer in the last slice
     ...     16     first bytes of the HMAC-SHA256 of all preceding bytes
 
-A child joins over WebSocket, which proves its token; the key of its datagrams derives from that token. Where slices of a push
-are missing, the parent keeps its weights; where slices of the answer are missing, the child keeps its own.
+A child joins over WebSocket, which proves its token; the key of its datagrams derives from that token, the run and the
+connection, so that datagrams of an earlier connection mean nothing. Where slices of a push are missing, the parent keeps its
+weights; where slices of the answer are missing, the child keeps its own.
 """
 
 from __future__ import annotations
@@ -24,8 +25,10 @@ import asyncio
 import hashlib
 import hmac
 import math
+import socket
 import struct
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple, cast
 
@@ -45,6 +48,10 @@ HEAD = struct.Struct("<3sB8sQQIIIIf")
 TAG = 16
 SLICE = 320  # values; a datagram then fits into an Ethernet frame
 SETTLE = 0.05  # seconds to wait for further slices of a push after the last one
+GOLDEN = 0.6180339887498949  # multiples of it, modulo 1, are spread evenly
+BURST = 32  # datagrams sent at once to one address
+PAUSE = 0.001  # seconds between two bursts: about 340 Mbit/s
+RECEIVED = 4 * 2**20  # bytes that the system may keep until they are read, if it allows as many
 RULES = frozenset({"alpha_beta", "staleness"})  # rules that apply every push at once, weight by weight
 
 
@@ -60,9 +67,10 @@ class Gathered(NamedTuple):
     there: np.ndarray  # [P] bool
 
 
-def key_of(token: str, child: str) -> bytes:
-    """The key of a child's datagrams."""
-    return hmac.digest(hashlib.sha256(token.encode()).digest(), b"shoal datagrams of " + child.encode(), "sha256")
+def key_of(token: str, child: str, run: str, life: str, attempt: int) -> bytes:
+    """The key of a child's datagrams, another one for each of its connections: `life` and `attempt` are those of its hello."""
+    text = f"shoal datagrams of {child}\n{attempt}\n{run}\n{life}"
+    return hmac.digest(hashlib.sha256(token.encode()).digest(), text.encode(), "sha256")
 
 
 def name_of(child: str) -> bytes:
@@ -81,10 +89,12 @@ def slices(
     episodes: int = 0,
     took: float | None = None,
 ) -> Iterator[bytes]:
-    """The datagrams of a vector."""
+    """The datagrams of a vector. Each sequence number begins elsewhere, since it is mostly the last ones that get lost."""
     values = np.ascontiguousarray(vector, "<f4")
+    number = -(-len(values) // SLICE)
+    first = int(sequence * GOLDEN % 1.0 * number)
     whole, counts = (MAGIC, direction, name_of(child), sequence, version, len(values)), (steps, episodes, took or 0.0)
-    for offset in range(0, len(values), SLICE):
+    for offset in (SLICE * ((first + index) % number) for index in range(number)):
         head = HEAD.pack(*whole, offset, *counts)
         body = head + values[offset : offset + SLICE].tobytes()
         yield body + hmac.digest(key, body, "sha256")[:TAG]
@@ -154,11 +164,16 @@ class DatagramHub:
         self._tokens = hub.guard.tokens  # the tokens that they were checked against
         self._addresses: dict[str, Any] = {}
 
-    def register(self, child: str, token: str) -> None:
-        """Accept datagrams from this child, whose token was checked."""
+    def register(self, hello: wire.Hello) -> None:
+        """Accept datagrams of this connection, whose token was checked. Without a `life` they could be replayed: none then."""
+        child, token = hello.child, hello.token
         self.hub.guard.admit(token, child)
+        self._shown.pop(child, None)
+        self._children.pop(name_of(child), None)
+        if not hello.life:
+            return
         last = self.hub.state.children[child].sequence if child in self.hub.state.children else 0
-        key = key_of(token, child)
+        key = key_of(token, child, self.hub.federation.run, hello.life, hello.attempt)
         self._shown[child] = token
         self._children[name_of(child)] = child, key, Gathering(UP, child, key, len(self.hub.state.weights), last)
         self.hub.state = state.joined(self.hub.state, child)
@@ -203,6 +218,7 @@ class DatagramHub:
             return []
         try:
             hub.guard.pace(child, one.values.nbytes, now)
+            hub.guard.check_steps(child, one.steps, now)
             if hub.guard.quarantined(child):
                 raise Violation("quarantined", f"{child!r} is quarantined")
             check_scale("weights", scale_of(one.values), scale_of(before.weights), hub.guard.limits.ratio)
@@ -213,7 +229,7 @@ class DatagramHub:
         except Violation as violation:
             hub.guard.count(violation, child)
             return []
-        hub.heard(
+        hub.counted(
             wire.Push(
                 child=child,
                 sequence=one.sequence,
@@ -222,11 +238,18 @@ class DatagramHub:
                 episodes=one.episodes,
                 steps=one.steps,
                 took=one.took,
-            )
+            ),
+            now,
         )
         answer = list(slices(DOWN, child, key, one.sequence, hub.state.version, hub.state.weights))
         hub.links(child).bytes_down += sum(len(datagram) for datagram in answer)
         return [(datagram, self._addresses[child]) for datagram in answer]
+
+
+def _with_room(transport: asyncio.BaseTransport) -> asyncio.DatagramTransport:
+    """The transport, with a receive buffer that holds the slices of several children."""
+    transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVED)
+    return cast(asyncio.DatagramTransport, transport)
 
 
 class DatagramServer(asyncio.DatagramProtocol):
@@ -236,6 +259,8 @@ class DatagramServer(asyncio.DatagramProtocol):
         self.hub, self._clock = hub, clock
         self._transport: asyncio.DatagramTransport | None = None
         self._timer: asyncio.TimerHandle | None = None
+        self._waiting: dict[Any, deque[bytes]] = {}  # datagrams to send, by address
+        self._sending: asyncio.TimerHandle | None = None  # the next burst
         self._closed = asyncio.Event()
 
     @classmethod
@@ -257,7 +282,7 @@ class DatagramServer(asyncio.DatagramProtocol):
         return int(self._transport.get_extra_info("sockname")[1])
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.DatagramTransport, transport)
+        self._transport = _with_room(transport)
         self._tick()
 
     def datagram_received(self, data: bytes, addr: Any) -> None:
@@ -268,8 +293,9 @@ class DatagramServer(asyncio.DatagramProtocol):
 
     async def close(self) -> None:
         """Close the socket."""
-        if self._timer is not None:
-            self._timer.cancel()
+        for timer in (self._timer, self._sending):
+            if timer is not None:
+                timer.cancel()
         if self._transport is not None:
             self._transport.close()
             await self._closed.wait()
@@ -279,16 +305,28 @@ class DatagramServer(asyncio.DatagramProtocol):
         self._timer = asyncio.get_running_loop().call_later(SETTLE, self._tick)
 
     def _send(self, datagrams: list[tuple[bytes, Any]]) -> None:
-        assert self._transport is not None
+        answers: dict[Any, deque[bytes]] = {}
         for datagram, address in datagrams:
-            self._transport.sendto(datagram, address)
+            answers.setdefault(address, deque()).append(datagram)
+        self._waiting |= answers  # a child no longer waits for the rest of an older answer
+        if self._sending is None:
+            self._burst()
+
+    def _burst(self) -> None:
+        assert self._transport is not None
+        for address, datagrams in list(self._waiting.items()):
+            for _ in range(min(BURST, len(datagrams))):
+                self._transport.sendto(datagrams.popleft(), address)
+            if not datagrams:
+                del self._waiting[address]
+        self._sending = asyncio.get_running_loop().call_later(PAUSE, self._burst) if self._waiting else None
 
 
 class DatagramClient(asyncio.DatagramProtocol):
     """A child's UDP socket. `sequence` comes from its welcome."""
 
-    def __init__(self, child: str, token: str, size: int, sequence: int) -> None:
-        self._child, self._key, self._sequence = child, key_of(token, child), sequence
+    def __init__(self, child: str, key: bytes, size: int, sequence: int) -> None:
+        self._child, self._key, self._sequence = child, key, sequence
         self._gathering = Gathering(DOWN, child, self._key, size, sequence)
         self._timeout = AdaptiveTimeout(Patience(least=2 * SETTLE, most=1.0))
         self._transport: asyncio.DatagramTransport | None = None
@@ -296,15 +334,15 @@ class DatagramClient(asyncio.DatagramProtocol):
         self._closed = asyncio.Event()
 
     @classmethod
-    async def open(cls, host: str, port: int, *, child: str, token: str, size: int, sequence: int) -> DatagramClient:
+    async def open(cls, host: str, port: int, *, child: str, key: bytes, size: int, sequence: int) -> DatagramClient:
         """Open a socket to this parent."""
         _, made = await asyncio.get_running_loop().create_datagram_endpoint(
-            lambda: cls(child, token, size, sequence), remote_addr=(host, port)
+            lambda: cls(child, key, size, sequence), remote_addr=(host, port)
         )
         return made
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.DatagramTransport, transport)
+        self._transport = _with_room(transport)
 
     def datagram_received(self, data: bytes, addr: Any) -> None:
         for got in self._gathering.receive(data, asyncio.get_running_loop().time()):
@@ -320,20 +358,15 @@ class DatagramClient(asyncio.DatagramProtocol):
         loop = asyncio.get_running_loop()
         self._sequence += 1
         self._answer, began = loop.create_future(), loop.time()
-        for datagram in slices(
-            UP,
-            self._child,
-            self._key,
-            self._sequence,
-            update.base,
-            update.vector,
-            update.steps,
-            update.episodes,
-            update.took,
-        ):
+        counts = (update.steps, update.episodes, update.took)
+        sent = slices(UP, self._child, self._key, self._sequence, update.base, update.vector, *counts)
+        for number, datagram in enumerate(sent, start=1):
             self._transport.sendto(datagram)
+            if number % BURST == 0:
+                await asyncio.sleep(PAUSE)
+        takes = loop.time() - began  # the answer is as long, and paced as well
         try:
-            got = await asyncio.wait_for(self._answer, self._timeout.seconds)
+            got = await asyncio.wait_for(self._answer, self._timeout.seconds + takes)
             self._timeout.observe(loop.time() - began)
             return got
         except TimeoutError:

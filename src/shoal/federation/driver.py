@@ -98,10 +98,15 @@ class ExchangeDriver:
         """Push what was learnt since the last exchange, after the run and if the parent is connected."""
         if self.told_to_stop or state is None:
             return
-        if self._given is not None and self._wait(LAST) is None:
-            return
+        now = self._now(state)
+        if self._given is not None:
+            got = self._wait(LAST)
+            if got is not None:
+                now = self._adopted(now, got)  # the last push contains only what the open one did not
+            elif self._given is not None:
+                return  # without its answer, a push would repeat what the parent may have applied
         if self._steps and not self.told_to_stop:
-            self._give(self._now(state), self._version)
+            self._give(now, self._version)
             self._wait(LAST)
 
     def _now(self, state: LearnerState) -> Now:

@@ -5,7 +5,6 @@ Each training is a `shoal train` or a `shoal federation local` in its own proces
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,12 +13,10 @@ from typing import Any
 import numpy as np
 
 from shoal.core.config import Fraction, NonNegative, Positive, build
-from shoal.core.errors import BadInput, RunFailed
-from shoal.process.commands import run_command
 from shoal.run.folder import read_json, ways
 from shoal.run.sinks import read_metrics
 from shoal.run.timeline import series, timeline
-from shoal.studies.grid import word
+from shoal.studies.finished import finished_run
 
 EVERY = 100  # updates between two published values of a learning curve
 PATH = ("eval/return", "eval/updates")  # metrics of the parent's evaluations
@@ -142,7 +139,7 @@ def variants(size: Mapping[str, Any], folder: Path, tell: Tell) -> dict[str, Any
             "seed": seed,
         }
         out = folder / f"{list(config.envs).index(env)}-{list(every).index(name)}-{seed}"
-        found[env][name].append(_run(["federation", "local", env], flags, out))
+        found[env][name].append(finished_run(["federation", "local", env], flags, out))
     several = len(config.envs) > 1
     named = {f"{env} {name}" if several else name: runs for env in found for name, runs in found[env].items()}
     figures = [_curves(env, runs, f"curves-{env}" if several else "curves") for env, runs in found.items()]
@@ -166,7 +163,7 @@ def _alone(
             tell(seed * len(ways) + number, total, f"{name}, seed {seed}")
             flags = {**shared, **settings, "steps": steps, "eval_episodes": config.eval_episodes, "seed": seed}
             out = folder / f"alone-{number}-{seed}"
-            found[name].append(_run(["train", env, "--restarts", "0"], flags, out))
+            found[name].append(finished_run(["train", env, "--restarts", "0"], flags, out))
     return found
 
 
@@ -188,28 +185,12 @@ def _blended(config: BlendConfig, folder: Path, tell: Tell, before: int) -> dict
                 "seed": seed,
             }
             out = folder / f"alpha-{alpha:g}-beta-{beta:g}-{seed}"
-            found[_pair(alpha, beta)].append(_run(["federation", "local", config.env], flags, out))
+            found[_pair(alpha, beta)].append(finished_run(["federation", "local", config.env], flags, out))
     return found
 
 
 def _pair(alpha: float, beta: float) -> str:
     return f"alpha {alpha:g} beta {beta:g}"
-
-
-def _run(words: list[str], settings: Mapping[str, Any], out: Path) -> Path:
-    """The folder of a finished run, which is trained first if it does not exist."""
-    summary = out / "summary.json"
-    if summary.is_file() and not read_json(summary)["stopped"]:
-        return out
-    shutil.rmtree(out, ignore_errors=True)
-    out.parent.mkdir(parents=True, exist_ok=True)
-    flags = [f"--{name.replace('_', '-')}={word(value)}" for name, value in settings.items()]
-    done = run_command([*words, "--out", str(out), "--quiet", "--no-report", *flags])
-    if done.code:
-        raise BadInput(done.reason) if done.code == BadInput.exit_code else RunFailed(done.reason)
-    if not summary.is_file() or read_json(summary)["stopped"]:
-        raise KeyboardInterrupt  # the run was stopped, which stops the experiment too
-    return out
 
 
 def _rows(found: Mapping[str, list[Path]], **more: str) -> list[dict[str, Any]]:
@@ -275,17 +256,25 @@ def _curves(env: str, found: Mapping[str, list[Path]], called: str = "curves") -
 
 
 def _paths(config: BlendConfig, found: Mapping[str, list[Path]]) -> dict[str, Any]:
-    """Learning curves of the evaluations, and the published ones stretched to the same length."""
-    lines: list[dict[str, Any]] = []
-    for name, runs in found.items():
-        measured = [_measured(run, *PATH) for run in runs]
-        lines += [{"name": name, "runs": measured}] if any(one["steps"] for one in measured) else []
-        if name in config.published:
-            known = config.published[name]
-            at = [config.updates * (i + 1) / len(known) for i in range(len(known))]
-            lines.append({"name": f"{name}, published", "runs": [{"steps": at, "values": list(known)}]})
+    """Learning curves of the evaluations, and the published ones stretched to the same length: a panel for each alpha."""
+    panels = []
+    for alpha in config.alphas:
+        lines: list[dict[str, Any]] = []
+        for colour, beta in enumerate(config.betas):
+            name = _pair(alpha, beta)
+            measured = [_measured(run, *PATH) for run in found[name]]
+            if any(one["steps"] for one in measured):
+                lines.append({"name": f"beta {beta:g}", "colour": colour, "runs": measured})
+            if known := config.published.get(name):
+                at = [config.updates * (i + 1) / len(known) for i in range(len(known))]
+                published = {"steps": at, "values": list(known)}
+                lines.append(
+                    {"name": f"beta {beta:g}, published", "colour": colour, "dashed": True, "runs": [published]}
+                )
+        panels.append({"title": f"{config.env}, alpha {alpha:g}", "lines": lines})
     hint = "Evaluations of the parent's weights during training; the published curve is stretched to the same number of updates."
-    return _figure("paths", "Learning curves of the parent", hint, "updates of the parent", config.env, lines)
+    figure = _figure("paths", "Learning curves of the parent", hint, "updates of the parent", config.env, [])
+    return figure | {"panels": panels}
 
 
 def _path_rows(config: BlendConfig, found: Mapping[str, list[Path]]) -> list[dict[str, Any]]:

@@ -53,13 +53,17 @@ class Limits:
     fragment_bytes: int = 4 * 2**20
     """The largest single WebSocket frame; longer messages must come in fragments."""
     pushes_per_second: float = 500.0
-    """Average pushes a second of one child."""
+    """Average pushes and pulls a second of one child."""
+    asks_per_second: float = 20.0
+    """Average requests for the status a second on one connection."""
+    steps_per_second: float = 1e7
+    """Environment steps a second that a child may report: one push as many as fit into the time since its last one."""
     bytes_per_second: float = 2.0**30
     """Average bytes a second of one child."""
     ratio: float = 1e3
     """Root mean square and largest value of a push, at most this many times the parent's."""
-    samples: float = 1e9
-    """Observations that one push may add to the normaliser."""
+    samples: float = 65_536
+    """Observations that one push may add to the normaliser beyond twice its steps: those of unrolls that are under way."""
     strikes: int = 5
     """Refusals after which a child is quarantined."""
 
@@ -67,7 +71,10 @@ class Limits:
         for name in ("connections", "children", "greeting", "fragment_bytes", "strikes"):
             if getattr(self, name) < 1:
                 raise BadInput(f"{name} is {getattr(self, name)}; it must be at least 1")
-        for name in ("hello_seconds", "stall_seconds", "pushes_per_second", "bytes_per_second", "ratio", "samples"):
+        for name in (
+            "hello_seconds", "stall_seconds", "pushes_per_second", "bytes_per_second", "asks_per_second", "steps_per_second",
+            "ratio", "samples",
+        ):  # fmt: skip
             if not getattr(self, name) > 0:
                 raise BadInput(f"{name} is {getattr(self, name)}; it must be above 0")
 
@@ -208,6 +215,7 @@ class Guard:
         self.strikes: Counter[str] = Counter()  # {child: number}
         self._pushes: dict[str, Bucket] = {}
         self._bytes: dict[str, Bucket] = {}
+        self._credit: dict[str, float] = {}  # when a child's last push was applied
 
     def admit(self, secret: str, child: str, *, watches: bool = False) -> None:
         """Raise `Violation` unless this child may take part. Any child's token is enough to watch."""
@@ -232,6 +240,22 @@ class Guard:
             raise Violation(
                 "rate", f"more than {self.limits.pushes_per_second:g} pushes a second", fatal=False, retry_after=wait
             )
+
+    def check_steps(self, child: str, steps: int, now: float) -> None:
+        """Raise `Violation` for more steps than fit into the time since the child's last push, or since it was first heard."""
+        rate = self.limits.steps_per_second
+        most = rate * (1.0 + now - self._credit.setdefault(child, now))
+        if steps > most:
+            raise Violation(
+                "rate",
+                f"{steps:.3g} steps; at most {rate:.3g} a second",
+                fatal=False,
+                retry_after=(steps - most) / rate,
+            )
+
+    def credit(self, child: str, now: float) -> None:
+        """Count the time for the next push's steps from here."""
+        self._credit[child] = now
 
     def count(self, violation: Violation, child: str = "") -> None:
         """Count a refusal; `child` is named only if it is authenticated."""

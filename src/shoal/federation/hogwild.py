@@ -47,8 +47,10 @@ class _Mixed(NamedTuple):
 class Job:
     """One push in progress. `run` does the work, once, on any thread; an error is kept for `Unlocked.end`."""
 
-    def __init__(self, child: str, header: wire.Push, tau: int, keeps: bool, work: Callable[[], _Mixed]) -> None:
-        self.child, self.header, self.tau, self.keeps = child, header, tau, keeps
+    def __init__(
+        self, child: str, header: wire.Push, tau: int, keeps: bool, now: float, work: Callable[[], _Mixed]
+    ) -> None:
+        self.child, self.header, self.tau, self.keeps, self.begun = child, header, tau, keeps, now
         self._work = work
         self.done: _Mixed | Exception = RuntimeError("this job was not run")
 
@@ -94,7 +96,7 @@ class Unlocked:
             return _Mixed(arrival, far, self._weights.copy(), number)
 
         self._under_way.add(child)
-        return Job(child, header, tau, keeps, work)
+        return Job(child, header, tau, keeps, now, work)
 
     def end(self, job: Job) -> bool:
         """Count a push whose job is done; False if training has ended since. Raises the job's error."""
@@ -108,5 +110,5 @@ class Unlocked:
         weights = done.weights if done.number > self._newest else hub.state.weights
         self._newest = max(self._newest, done.number)
         hub.state = state.mixed(hub.state, done.arrival, job.tau, done.far, weights)
-        hub.applied(job.header, done.arrival, job.keeps)
+        hub.applied(job.header, done.arrival, job.keeps, job.begun)
         return True

@@ -20,6 +20,7 @@ from shoal.federation.codec import HAS_ZSTD, Encoded, Mirror, Squeeze, pack
 from shoal.federation.guard import Guard, Scale, Tokens, scale_of
 from shoal.federation.hogwild import Unlocked
 from shoal.federation.protocol import part_sizes
+from shoal.federation.rates import Rates
 from shoal.federation.rules.rule import Rule
 from shoal.federation.session import Ended, Session
 from shoal.federation.state import Arrival, State
@@ -70,7 +71,7 @@ class Hub:
         *,
         numbers: Callable[[], int] = lambda: secrets.randbits(52),
     ) -> None:
-        self.federation, self.guard = federation, guard
+        self.federation, self.guard, self.rates = federation, guard, Rates()
         self.state = start
         self.sizes = part_sizes(
             len(start.weights), 0 if start.normaliser is None else len(start.normaliser.mean), tuple(start.moments)
@@ -80,7 +81,7 @@ class Hub:
         self.open = self.greeting = 0  # open connections, and those that have not said hello
         self.stop = False  # pushes are no longer applied, and answers tell children to stop
         self.heard: Callable[[wire.Push], None] = lambda push: None  # called with every applied push
-        self.greeted: Callable[[str, str], None] = lambda child, token: None  # called with every child that joins
+        self.greeted: Callable[[wire.Hello], None] = lambda hello: None  # called with every child that joins
         self._links: dict[str, Links] = {}
         self._numbers = numbers
         self._scale: tuple[int, Scale] = (-1, Scale(0.0, 0.0))  # (version, scale of its weights)
@@ -112,7 +113,11 @@ class Hub:
         self.stop, now = True, self.state
         if kept is not None:
             self.state = now._replace(
-                version=now.version + 1, weights=kept.weights, normaliser=kept.normaliser, moments=kept.moments
+                version=now.version + 1,
+                weights=kept.weights,
+                normaliser=kept.normaliser,
+                moments=kept.moments,
+                jumps=(*now.jumps, (now.version, now.version + 1)),  # another version, but no update
             )
         elif last_round:  # no other child will contribute to it
             self.state = state.tick(now, self.federation.rule, math.inf)
@@ -125,8 +130,11 @@ class Hub:
         """Confirm that these arrays of `checkpoint` are on disk, which releases the versions that they reserve."""
         self.state = self.state._replace(ceiling=max(self.state.ceiling, state.from_arrays(arrays).version))
 
-    def report(self, most: int | None = None) -> dict[str, Any]:
-        """The status: children, versions, contributions, refusals. With `most`, only the children that pushed most often."""
+    def report(self, most: int | None = None, at: float | None = None) -> dict[str, Any]:
+        """The status: children, versions, contributions, refusals. With `most`, only the children that pushed most often.
+
+        Rates are those at the time `at`, or, without it, those at each child's last push.
+        """
         now = self.state
         listed = sorted(now.children.items(), key=lambda item: -item[1].pushes)[:most]
         return {
@@ -141,20 +149,37 @@ class Hub:
             "rejected": sum(self.guard.refused.values()),
             "refused": dict(self.guard.refused),
             "unlisted": len(now.children) - len(listed),
-            "children": [self._report_of(name, child) for name, child in sorted(listed)],
+            "children": [self._report_of(name, child, at) for name, child in sorted(listed)],
         }
 
-    def _report_of(self, name: str, child: state.Child) -> dict[str, Any]:
+    def _report_of(self, name: str, child: state.Child, at: float | None) -> dict[str, Any]:
         links = self.links(name)
         return {
             "child": name,
             **child._asdict(),
             "share": child.pushes / max(1, self.state.pushes),
+            "steps_per_s": round(self.rates.of(name, at), 1),
             "bytes_up": links.bytes_up,
             "bytes_down": links.bytes_down,
             "strikes": self.guard.strikes[name],
             "quarantined": self.guard.quarantined(name),
         }
+
+    def counts(self) -> dict[str, Any]:
+        """What a checkpoint keeps besides the state: strikes, refusals, bytes of each child. As JSON."""
+        links = list(self._links.items())
+        return {
+            "strikes": dict(self.guard.strikes),
+            "refused": dict(self.guard.refused),
+            "bytes": {name: [one.bytes_up, one.bytes_down] for name, one in links},
+        }
+
+    def recount(self, counts: Mapping[str, Any]) -> None:
+        """Continue from the `counts` of a checkpoint."""
+        self.guard.strikes.update(counts.get("strikes", {}))
+        self.guard.refused.update(counts.get("refused", {}))
+        for name, (up, down) in counts.get("bytes", {}).items():
+            self._links[name] = Links(bytes_up=up, bytes_down=down)
 
     def links(self, child: str) -> Links:
         """The memory of a child."""
@@ -188,7 +213,7 @@ class Hub:
         self.state, applied = state.apply(
             self.state, self.federation.rule, arrival, now, by_steps=self.federation.by_steps
         )
-        self.applied(header, arrival, keeps)
+        self.applied(header, arrival, keeps, now)
         return applied
 
     def wanted(self, header: wire.Push, child: str, now: float) -> bool:
@@ -201,16 +226,25 @@ class Hub:
                 "architecture", f"architecture {header.architecture!r}; this run has {self.federation.architecture!r}"
             )
         # Checked before decoding: a push that was applied already refers to a copy that has since changed.
-        return state.is_new(self.state, child, header.sequence) and not self.stop
+        if self.stop or not state.is_new(self.state, child, header.sequence):
+            return False
+        self.guard.check_steps(child, header.steps, now)
+        return True
 
     def decoded(self, message: Message, child: str) -> Arrival:
         """Decode and check a push, without changing the hub. Raises `Violation` for content that must not be applied."""
         return decode(message, child, self.links(child).up, self._parent_scale(), self.state, self.guard.limits)
 
-    def applied(self, header: wire.Push, arrival: Arrival, keeps: bool) -> None:
+    def applied(self, header: wire.Push, arrival: Arrival, keeps: bool, now: float) -> None:
         """Note that a push was applied: the child's next difference refers to it."""
         if keeps and self.federation.rule.takes == "weights":
             self.links(arrival.child).up = Mirror(header.sequence, arrival.vector)
+        self.counted(header, now)
+
+    def counted(self, header: wire.Push, now: float) -> None:
+        """Tell those that count applied pushes."""
+        self.rates.add(header.child, header.steps, now)
+        self.guard.credit(header.child, now)
         self.heard(header)
 
     def weights(self, child: str, hello: wire.Hello, have: int | None) -> tuple[list[Encoded], int | None]:

@@ -10,15 +10,15 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from shoal.federation import wire
+from shoal.federation.rates import Rates
 from shoal.federation.state import State
 
 WINDOW = 100  # episodes in the mean return, as in `shoal train`
 TIMES = 4096  # exchanges in the quantiles
-RATE_SECONDS = 20.0  # window of a child's rate
 SHOWN = 16  # children with their own metrics
 
 
-class Heard(NamedTuple):
+class AppliedPush(NamedTuple):
     """An applied push, and the time of it."""
 
     push: wire.Push
@@ -43,19 +43,16 @@ class Ledger:
         self.recent: deque[float] = deque(maxlen=WINDOW)
         self.new: list[float] = []  # returns since the last line of metrics
         self.times: deque[float] = deque(maxlen=TIMES)  # milliseconds of exchanges
-        self._pushes: dict[str, deque[tuple[float, int]]] = {}  # by child: (when, steps)
+        self.rates = Rates()
 
-    def add(self, heard: Heard) -> None:
+    def add(self, applied: AppliedPush) -> None:
         """Add a push."""
-        push = heard.push
+        push = applied.push
         self.recent.extend(push.returns)
         self.new.extend(push.returns)
         if push.took is not None:
             self.times.append(push.took)
-        pushes = self._pushes.setdefault(push.child, deque())
-        pushes.append((heard.at, push.steps))
-        while pushes and heard.at - pushes[0][0] > RATE_SECONDS:
-            pushes.popleft()
+        self.rates.add(push.child, push.steps, applied.at)
 
     @property
     def return_mean(self) -> float | None:
@@ -71,33 +68,33 @@ class Ledger:
         """Quantile of the exchange times in milliseconds, as the children measured them."""
         return float(np.quantile(self.times, share)) if self.times else None
 
-    def rate(self, child: str, now: float) -> float:
-        """Environment steps per second of one child."""
-        pushes = [one for one in self._pushes.get(child, ()) if now - one[0] <= RATE_SECONDS]
-        if len(pushes) < 2:
-            return 0.0
-        return sum(steps for _, steps in pushes[1:]) / max(1e-9, pushes[-1][0] - pushes[0][0])
-
     def children(self, state: State, now: float) -> list[Child]:
-        """All children that ever joined, by name."""
+        """All children that ever joined: the connected ones first, then those with the most pushes."""
+        ranked = sorted(state.children.items(), key=lambda one: (not one[1].present, -one[1].pushes, one[0]))
         return [
             Child(
                 name,
                 child.present,
-                self.rate(name, now) if child.present else 0.0,
+                self.rates.of(name, now) if child.present else 0.0,
                 child.staleness,
                 child.pushes / max(1, state.pushes),
                 child.distance,
             )
-            for name, child in sorted(state.children.items())
+            for name, child in ranked
         ]
 
-    def metrics(self, state: State, now: float) -> dict[str, float]:
-        """Metrics for the sinks; returns are those since the previous call."""
+    def metrics(self, state: State, now: float, *, seconds: float, rejected: int) -> dict[str, float]:
+        """Metrics for the sinks; `seconds` since the first push; returns are those since the previous call."""
         new, self.new = [ret for ret in self.new if math.isfinite(ret)], []
         found: dict[str, float] = {
             "federation/children": float(state.present),
             "federation/pushes": float(state.pushes),
+            "federation/version": float(state.version),
+            "federation/rejected": float(rejected),
+            "speed/env_steps": float(state.steps),
+            "speed/updates": float(updates_of(state)),
+            "speed/seconds": seconds,
+            "speed/steps_per_s": state.steps / seconds if seconds > 0 else 0.0,
         }
         if new:
             found |= {"episode/return": float(np.mean(new)), "episode/count": float(len(new))}

@@ -19,17 +19,17 @@ import ssl
 import threading
 import time
 from collections import deque
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
 from types import TracebackType
 from typing import Any, Self
 from urllib.parse import urlsplit
 
-from shoal.core.errors import RunFailed, ShoalError
+from shoal.core.errors import BadInput, RunFailed, ShoalError
 from shoal.federation.addresses import Address
 from shoal.federation.client import Client, Listener, Lost, Refusal, join
 from shoal.federation.courier import Courier, Exchanged, Update
-from shoal.federation.datagrams import DatagramClient
+from shoal.federation.datagrams import DatagramClient, key_of
 from shoal.federation.timeouts import AdaptiveTimeout, backoff
 
 ASK = 1.0  # over UDP, seconds between two status requests, which tell whether training is over
@@ -49,6 +49,7 @@ class Link:
         listen: Address | None = None,
         token: str = "",
         tls: ssl.SSLContext | None = None,
+        say: Callable[[str], None] = lambda message: None,
     ) -> None:
         assert (url is None) != (listen is None), "a child dials or listens"
         self.courier = courier
@@ -60,7 +61,7 @@ class Link:
         self._client: Client | None = None
         self.milliseconds: deque[float] = deque(maxlen=1024)  # of the last exchanges
         self._pin, self._listen, self._token, self._tls = pin, listen, token, tls
-        self._timeout = AdaptiveTimeout()
+        self._timeout, self._say = AdaptiveTimeout(), say
         self._results: queue.SimpleQueue[Exchanged | ShoalError] = queue.SimpleQueue()
         self._busy = self._closing = False
         self._udp: tuple[Client, DatagramClient] | None = None  # with the connection that it belongs to
@@ -165,7 +166,7 @@ class Link:
 
     async def _keep(self, listener: Listener | None) -> None:
         """Connect again and again; raise if the very first attempt fails, wait and retry after later failures."""
-        generator, attempt = random.Random(), 0
+        generator, attempt, said = random.Random(), 0, ""
         open_job: list[Update | None] = []  # given, and not yet answered
         while True:
             try:
@@ -188,6 +189,12 @@ class Link:
             except Refusal as refusal:
                 if refusal.refused.reason in FINAL or not self._joined.done():
                     raise
+            except BadInput as error:  # a certificate: replaced, or that of another machine
+                if not self._joined.done() or listener is not None:
+                    raise
+                if str(error) != said:
+                    said = str(error)
+                    self._say(f"{said}; training continues, and the connection is tried again")
             await asyncio.sleep(backoff(attempt, generator))
             attempt += 1
 
@@ -207,14 +214,10 @@ class Link:
             await self._close_udp()
             at, welcome = urlsplit(self.url), self.courier.welcome
             assert welcome is not None and at.hostname is not None and at.port is not None
-            opened = await DatagramClient.open(
-                at.hostname,
-                at.port,
-                child=self.courier.child,
-                token=self.courier.token,
-                size=welcome.size,
-                sequence=welcome.sequence,
-            )
+            courier, size = self.courier, welcome.size
+            key = key_of(courier.token, courier.child, welcome.run, courier.life, courier.attempt)
+            about: dict[str, Any] = {"child": courier.child, "key": key, "size": size, "sequence": welcome.sequence}
+            opened = await DatagramClient.open(at.hostname, at.port, **about)
             self._udp, self._asked = (client, opened), time.monotonic()
         got = await self._udp[1].exchange(update)
         stop = False

@@ -11,6 +11,7 @@ import contextlib
 import queue
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -18,18 +19,18 @@ from typing import Any, Self
 from shoal.core.errors import BadInput, RunFailed
 from shoal.core.program import Fault
 from shoal.experiment import nest
+from shoal.federation import pardons, wire
 from shoal.federation import state as states
-from shoal.federation import wire
 from shoal.federation.addresses import address_of, check_bind, server_tls
 from shoal.federation.guard import Guard, Limits, Tokens
 from shoal.federation.hub import Federation, Hub
 from shoal.federation.judging import Judged, Judging
-from shoal.federation.ledger import Heard, Ledger, updates_of
+from shoal.federation.ledger import AppliedPush, Ledger, updates_of
 from shoal.federation.parent_folder import ParentFolder, Settled
 from shoal.federation.parent_panel import ParentPanel, Shown
 from shoal.federation.server import Dialled
 from shoal.federation.serving import Serving
-from shoal.federation.settings import FederationConfig, check_datagrams, planned, rule_of, told
+from shoal.federation.settings import FederationConfig, check_datagrams, overlaid, planned, rule_of, told
 from shoal.federation.vectors import StateVectors
 from shoal.launch.checks import IN_A_ROW, NICE
 from shoal.launch.compose import initial_state, make_algorithm
@@ -63,7 +64,7 @@ class Parent:
         children: Sequence[str] = (),
         pins: Sequence[str] = (),
         child_tokens: Mapping[str, str | Path] | None = None,
-        federation: FederationConfig | None = None,
+        federation: FederationConfig | Mapping[str, Any] | None = None,
         rule: Mapping[str, Any] | None = None,
         limits: Limits | None = None,
         quiet: bool = False,
@@ -72,14 +73,14 @@ class Parent:
     ) -> None:
         """Prepare a parent. `settings` are those of `shoal.train`, `rule` those of the rule; `over` may end the training.
 
+        A resumed parent keeps its settings of the federation and of the rule, except for single fields given here as mappings.
         `children` are dialled with the tokens in the files of `child_tokens`, by name and in order, or with the shared one.
         Raises `BadInput` for settings that cannot work, before anything is opened.
         """
         self._quiet, self._over_outside = quiet, over
         known = ParentFolder.settled(resume) if resume is not None else None
-        self.config = known.federation if known is not None and federation is None else federation or FederationConfig()
-        fields = known.rule if known is not None and rule is None else dict(rule or {})
-        made_rule = rule_of(self.config, fields)
+        stored = (FederationConfig(), {}) if known is None else (known.federation, known.rule)
+        self.config, fields = overlaid(stored[0], stored[1], federation, rule)
         self._address = None if bind is None else address_of(bind)
         self._tls = server_tls(Path(cert) if cert else None, Path(key) if key else None)
         if self._address is not None:
@@ -93,7 +94,8 @@ class Parent:
         if self.config.transport == "udp":
             check_datagrams(self.config, self.plan, self.vectors.observed, dials=bool(children))
         self._algorithm = make_algorithm(self.plan)
-        topology = nest(settings).get("topology", {}) or (known.topology if known is not None else {})
+        explicit = nest(given) if known is None else known.explicit(given)
+        topology, algo = explicit.get("topology", {}), explicit.get("algo", None if known is not None else {})
         start = states.start(
             self.vectors.vector(first),
             normaliser=self.vectors.observed,
@@ -101,7 +103,7 @@ class Parent:
             squares=self.vectors.squares,
         )
         self.folder = ParentFolder.open(
-            self.plan, self.vectors, Settled(self.config, fields, topology), out=out, resume=resume, say=say
+            self.plan, self.vectors, Settled(self.config, fields, topology, algo), out=out, resume=resume, say=say
         )
         try:
             self.token_file, self._secret = self.folder.token(token_file)
@@ -111,6 +113,7 @@ class Parent:
             if restored is not None:
                 start = restored.state
                 self.ledger.recent.extend(restored.recent)
+                self.ledger.times.extend(restored.times)
                 self.folder.check_fits(start)
         except BaseException:
             self.folder.discard()
@@ -120,14 +123,16 @@ class Parent:
         about = Federation(
             run=self.folder.run,
             architecture=self.vectors.architecture,
-            rule=made_rule,
+            rule=rule_of(self.config, fields),
             rule_name=self.config.rule,
-            settings=told(self.plan, self.config, topology),
+            settings=told(self.plan, self.config, topology, algo),
             by_steps=self.config.weigh == "steps",
             consistency=self.config.consistency,
         )
         self.hub = Hub(about, start, Guard(limits or Limits(), tokens))
-        self._heard: queue.SimpleQueue[Heard] = queue.SimpleQueue()
+        if restored is not None:
+            self.hub.recount(restored.counts)
+        self._heard: queue.SimpleQueue[AppliedPush] = queue.SimpleQueue()
         self.hub.heard = self._take
         secrets = [*self._secrets.values()] + [self._secret] * len(children)
         self._dialled = [Dialled(u, secrets[i], pins[i] if i < len(pins) else "") for i, u in enumerate(children)]
@@ -250,7 +255,10 @@ class Parent:
                 self._save()
 
     def _readmit(self) -> None:
-        """Pass changed tokens on to the hub."""
+        """Pass changed tokens and pardons on to the hub."""
+        for child in pardons.take(self.folder.folder.path):
+            self._serving.call(partial(self.hub.guard.forgive, child))
+            self._panel.say(f"{child} is forgiven")
         try:
             tokens = self._register.changed()
         except BadInput as error:
@@ -262,7 +270,7 @@ class Parent:
     def _take(self, push: wire.Push) -> None:
         """Take a push, on the hub's thread; stop the hub once the budget is spent."""
         self.hub.stop |= self._spent(self.hub.state)
-        self._heard.put(Heard(push, time.monotonic()))
+        self._heard.put(AppliedPush(push, time.monotonic()))
 
     def _spent(self, state: states.State) -> bool:
         if self.config.updates is not None:
@@ -348,19 +356,8 @@ class Parent:
             self._serving.call(lambda: self.hub.stored(arrays))
 
     def _write(self, state: states.State, now: float) -> None:
-        seconds = self._seconds()
-        self._sink.write(
-            state.steps,
-            {
-                **self.ledger.metrics(state, now),
-                "speed/env_steps": float(state.steps),
-                "speed/updates": float(updates_of(state)),
-                "speed/seconds": seconds,
-                "speed/steps_per_s": state.steps / seconds if seconds > 0 else 0.0,
-                "federation/version": float(state.version),
-                "federation/rejected": float(sum(self.hub.guard.refused.values())),
-            },
-        )
+        rejected = sum(self.hub.guard.refused.values())
+        self._sink.write(state.steps, self.ledger.metrics(state, now, seconds=self._seconds(), rejected=rejected))
 
     def _show(self, state: states.State, now: float) -> None:
         mean, settings = self.ledger.return_mean, self.plan.settings

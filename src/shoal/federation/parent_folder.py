@@ -19,7 +19,7 @@ from shoal.core.algorithm import Algorithm, LearnerState
 from shoal.core.blueprint import named_leaves
 from shoal.core.errors import BadInput
 from shoal.core.weights import params_hash
-from shoal.experiment import Plan, merge
+from shoal.experiment import Plan, merge, nest
 from shoal.federation import state as states
 from shoal.federation.hub import Hub
 from shoal.federation.ledger import Ledger, updates_of
@@ -42,8 +42,18 @@ class Settled(NamedTuple):
     federation: FederationConfig
     rule: Mapping[str, Any]  # settings of its rule
     topology: Mapping[str, Any]  # the topology settings that were given, for the children
+    algo: Mapping[str, Any] | None  # likewise of the algorithm; None in a folder of an older version, which sent all
     run: str = ""
     config: Mapping[str, Any] = {}  # config.json
+
+    def explicit(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        """{axis: settings that were given, now or before} of topology and algorithm."""
+        now, found = nest(given), {}
+        if topology := now.get("topology") or self.topology:
+            found["topology"] = dict(topology)
+        if self.algo is not None:
+            found["algo"] = merge({"algo": dict(self.algo)}, {"algo": now.get("algo", {})}).get("algo", {})
+        return found
 
     def plan(self, given: Mapping[str, Any]) -> dict[str, Any]:
         """Stored settings merged with those given now, to resolve again."""
@@ -56,7 +66,9 @@ class Restored(NamedTuple):
 
     state: states.State
     seconds: float
-    recent: list[float]
+    recent: list[float]  # returns
+    times: list[float]  # milliseconds of exchanges
+    counts: Mapping[str, Any]  # of the hub
 
 
 class ParentFolder:
@@ -86,7 +98,7 @@ class ParentFolder:
             )
         saved = read_json(file)
         config = configs.build(FederationConfig, saved.get("federation", {}))
-        tables = (saved.get("rule", {}), saved.get("topology", {}))
+        tables = (saved.get("rule", {}), saved.get("topology", {}), saved.get("algo"))
         return Settled(config, *tables, str(saved.get("run", "")), folder.read_config())
 
     @classmethod
@@ -122,6 +134,7 @@ class ParentFolder:
             "federation": configs.as_dict(self._settled.federation),
             "rule": dict(self._settled.rule),
             "topology": dict(self._settled.topology),
+            "algo": None if self._settled.algo is None else dict(self._settled.algo),
         }
         self.folder.write_json(self.folder.path / FILE, document)
 
@@ -145,7 +158,9 @@ class ParentFolder:
         loaded = self._loaded()
         check_same_spaces(self._plan, loaded.meta)
         state = states.from_arrays(under(loaded.arrays, OURS))
-        return Restored(state, float(loaded.meta.get("seconds", 0.0)), loaded.arrays["recent"].tolist())
+        seconds, counts = float(loaded.meta.get("seconds", 0.0)), loaded.meta.get("counts", {})
+        times = loaded.arrays["times"].tolist() if "times" in loaded.arrays else []
+        return Restored(state, seconds, loaded.arrays["recent"].tolist(), times, counts)
 
     def check_fits(self, state: states.State) -> None:
         """Raise `BadInput` if the checkpoint's weights do not fit the plan."""
@@ -163,11 +178,13 @@ class ParentFolder:
         arrays = {f"state/{name}": array for name, array in named_leaves(learner).items()}
         arrays |= {f"{OURS}{name}": array for name, array in ours.items()}
         arrays["recent"] = np.asarray(ledger.recent, np.float64)
+        arrays["times"] = np.asarray(ledger.times, np.float64)
         meta = {
             "version": updates_of(state),
             "env_steps": state.steps,
             "seconds": seconds,
             "episodes": state.episodes,
+            "counts": hub.counts(),
             "spec": msgspec.to_builtins(self._plan.spec),
             "config": {name: value for name, value in self._plan.as_dict().items() if name != "spec"},
             "lasting": [],

@@ -9,12 +9,12 @@ import ssl
 import time
 from collections.abc import Callable, Sequence
 from types import TracebackType
-from typing import NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 from websockets.asyncio.client import connect
 from websockets.asyncio.connection import Connection
 from websockets.asyncio.server import Server as Sockets
-from websockets.asyncio.server import serve
+from websockets.asyncio.server import ServerConnection, serve
 from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidMessage
 
 from shoal.core.errors import BadInput
@@ -61,6 +61,8 @@ class Server:
         self.hub, self._address, self._tls, self._children, self._clock = hub, address, tls, children, clock
         self._limits = hub.guard.limits
         self._options = sockets.options(sockets.payload_bytes(hub.sizes), self._limits.fragment_bytes)
+        full = Violation("full", f"{self._limits.greeting} connections without an opening handshake")
+        self._openings = sockets.Openings(self._limits.greeting, lambda: hub.guard.count(full))
         self._server: Sockets | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self._averaging: set[asyncio.Task[Answer]] = set()  # pushes on other threads
@@ -77,9 +79,10 @@ class Server:
 
     async def __aenter__(self) -> Self:
         if self._address is not None:
+            tls: dict[str, Any] = {"ssl_handshake_timeout": self._limits.hello_seconds} if self._tls else {}
             try:
                 self._server = await serve(
-                    self._attend,
+                    self._accepted,
                     self._address.host,
                     self._address.port,
                     ssl=self._tls,
@@ -87,6 +90,8 @@ class Server:
                     open_timeout=self._limits.hello_seconds,
                     server_header=None,
                     backlog=1024,
+                    create_connection=self._openings.kind(),
+                    **tls,
                     **self._options,
                 )
             except OSError as error:
@@ -115,6 +120,10 @@ class Server:
                 self.faults.pop("hub", None)
             except RuntimeError as error:  # all reserved versions are used until the next checkpoint: try again
                 self.faults["hub"] = str(error)
+
+    async def _accepted(self, connection: ServerConnection) -> None:
+        self._openings.finished(connection)
+        await self._attend(connection)
 
     async def _attend(self, connection: Connection) -> None:
         """Serve one connection from beginning to end."""

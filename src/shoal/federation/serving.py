@@ -48,7 +48,8 @@ class Serving:
         return self._server.faults
 
     def __enter__(self) -> Self:
-        allow_files(self.hub.guard.limits.connections + FILES)
+        limits = self.hub.guard.limits
+        allow_files(limits.connections + limits.greeting + FILES)
         aside(self._run)
         failure = self._ready.get(timeout=STARTS)
         if failure is not None:

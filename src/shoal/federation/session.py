@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
 from shoal.federation import state, wire
-from shoal.federation.guard import ANY
+from shoal.federation.guard import ANY, Bucket
 from shoal.federation.hogwild import Job
 from shoal.federation.protocol import ParentSide, Stage
 from shoal.federation.wire import Buffer, Message, Reason, Violation
@@ -35,6 +35,7 @@ class Session:
         self._hub, self._ended = hub, ended
         self._side = ParentSide(hub.sizes)
         self._hello: wire.Hello | None = None
+        self._asks: Bucket | None = None
         hub.open += 1
         hub.greeting += 1
 
@@ -126,17 +127,26 @@ class Session:
         if isinstance(header, wire.Bye):
             return Answer(None, True)
         if isinstance(header, wire.Ask):
-            return Answer(wire.pieces(wire.Status(report=self._hub.report(REPORTED))))
+            self._pace(now)
+            return Answer(wire.pieces(wire.Status(report=self._hub.report(REPORTED, now))))
         assert self._hello is not None
         child = self._hello.child
         if isinstance(header, wire.Push):
             return self._pushed(header, self._hub.push(message, child, self._hello.encoding == "int8", now))
+        self._hub.guard.pace(child, 0, now)
         version, stop = self._hub.state.version, self._hub.stop
         if header.unless == version:
             return Answer(wire.pieces(wire.Pulled(version=version, stop=stop)))
         encoded, number = self._hub.weights(child, self._hello, header.have)
         pulled = wire.Pulled(version=version, stop=stop, number=number, parts=tuple(one.part for one in encoded))
         return Answer(wire.pieces(pulled, [one.buffer for one in encoded]))
+
+    def _pace(self, now: float) -> None:
+        """Limit the requests for the status; by connection, since several watchers may have one name."""
+        rate = self._hub.guard.limits.asks_per_second
+        self._asks = self._asks or Bucket(rate, now)
+        if wait := self._asks.take(1.0, now):
+            raise Violation("rate", f"more than {rate:g} requests a second", fatal=False, retry_after=wait)
 
     def _pushed(self, header: wire.Push, applied: bool) -> Answer:
         assert self._hello is not None
@@ -175,7 +185,7 @@ class Session:
                 before.supersede()
             hub.sessions[hello.child] = self
             hub.state = state.joined(hub.state, hello.child)
-            hub.greeted(hello.child, hello.token)
+            hub.greeted(hello)
         return Answer(wire.pieces(hub.welcome(hello.child)))
 
     def is_newer_than(self, hello: wire.Hello) -> bool:

@@ -21,6 +21,7 @@ from shoal.experiment import AXES, Plan, merge, resolve
 from shoal.federation.datagrams import RULES as DATAGRAM_RULES
 from shoal.federation.hogwild import check_in_place
 from shoal.federation.rules import RULES
+from shoal.federation.rules.rounds import RobustRounds
 
 TOLD = ("algo", "net", "topology", "steps", "schedule_steps", "seed", "life_ends", "max_bad_updates")
 # Settings that a child chooses for its own machine.
@@ -88,6 +89,10 @@ class FederationConfig:
     def __post_init__(self) -> None:
         if self.rule not in RULES:
             raise BadInput(f"unknown rule {self.rule!r}.{nearest(self.rule, RULES)} There are: {', '.join(RULES)}.")
+        if self.moments == "travel" and issubclass(RULES[self.rule], RobustRounds):
+            raise BadInput(
+                f"--moments travel and --rule {self.rule}: moments are averaged, so a single child could spoil them; use local"
+            )
         if self.consistency == "hogwild":
             check_in_place(self.rule)
             for wrong, what in (
@@ -106,6 +111,24 @@ class FederationConfig:
 def rule_of(config: FederationConfig, fields: Mapping[str, Any]) -> Any:
     """Build the rule from its settings. `BadInput` for an unknown setting or a bad value."""
     return configs.build(RULES[config.rule], fields, "rule.")
+
+
+def overlaid(
+    stored: FederationConfig,
+    stored_rule: Mapping[str, Any],
+    given: FederationConfig | Mapping[str, Any] | None,
+    rule: Mapping[str, Any] | None,
+) -> tuple[FederationConfig, dict[str, Any]]:
+    """(settings of the federation, settings of its rule): single fields `given` now replace the stored or default ones.
+
+    A whole `FederationConfig` replaces all of them. The settings of a rule are kept while the rule's name is unchanged.
+    Raises `BadInput` unless the result is valid.
+    """
+    config = given if isinstance(given, FederationConfig) else configs.replace(stored, given or {})
+    kept = stored_rule if config.rule == stored.rule else {}
+    fields = {name.replace("-", "_"): value for name, value in {**kept, **(rule or {})}.items()}
+    rule_of(config, fields)
+    return config, fields
 
 
 def planned(env: Any, stored: dict[str, Any] | None, given: Mapping[str, Any], config: FederationConfig) -> Plan:
@@ -141,12 +164,21 @@ def check_datagrams(config: FederationConfig, plan: Plan, observed: int, *, dial
             raise BadInput(f"--transport udp and {what}")
 
 
-def told(plan: Plan, config: FederationConfig, topology: Mapping[str, Any] | None = None) -> dict[str, Any]:
+def told(
+    plan: Plan,
+    config: FederationConfig,
+    topology: Mapping[str, Any] | None = None,
+    algo: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
     """Settings that the welcome sends: environment, algorithm, net, topology, budget, seed, when to exchange.
 
-    Only explicitly given topology settings are sent: the others depend on the child's machine.
+    Of `topology` and `algo` only the explicitly given settings are sent: the defaults of the one depend on the child's machine,
+    and those of the other on the child's topology. Without `algo`, all settings of the algorithm are sent.
     """
     whole = plan.as_dict()
+    if algo is not None:
+        names = {"name", *(name.replace("-", "_") for name in algo)}
+        whole["algo"] = {name: value for name, value in whole["algo"].items() if name in names}
     whole["topology"] = {**topology, "name": whole["topology"]["name"]} if topology else None
     settings: dict[str, Any] = {"env": whole["env"], **{name: whole[name] for name in TOLD}}
     assert plan.settings.steps is not None

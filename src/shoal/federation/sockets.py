@@ -7,12 +7,44 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any
 
 from websockets.asyncio.connection import Connection
+from websockets.asyncio.server import ServerConnection
 
 from shoal.federation import wire
 from shoal.federation.wire import Buffer, Violation
 
 CLOSE_SECONDS = 2.0  # for the closing handshake
 POLICY = 1008  # close code of a refusal
+
+
+class Openings:
+    """Limits connections that have not finished the opening handshake: beyond `most` of them, new ones are cut off."""
+
+    def __init__(self, most: int, cut: Callable[[], None] = lambda: None) -> None:
+        self._most, self._cut = most, cut
+        self._open: set[ServerConnection] = set()
+
+    def finished(self, connection: ServerConnection) -> None:
+        """Count a connection no longer. Without this call it counts until it is closed."""
+        self._open.discard(connection)
+
+    def kind(self) -> type[ServerConnection]:
+        """The class of the server's connections."""
+        openings = self
+
+        class Counted(ServerConnection):
+            def connection_made(self, transport: asyncio.BaseTransport) -> None:
+                super().connection_made(transport)
+                if len(openings._open) >= openings._most:
+                    openings._cut()
+                    self.transport.abort()
+                else:
+                    openings._open.add(self)
+
+            def connection_lost(self, exc: Exception | None) -> None:
+                openings._open.discard(self)
+                super().connection_lost(exc)
+
+        return Counted
 
 
 def options(payload: int, fragment: int) -> dict[str, Any]:

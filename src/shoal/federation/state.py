@@ -179,8 +179,9 @@ def distance(vector: np.ndarray, start: np.ndarray | None) -> float:
 
 
 def share_of(state: State, child: str, steps: int) -> float:
-    """Steps of a push relative to the mean of all children's last pushes, including this one."""
-    last = {name: known.last_steps for name, known in state.children.items() if known.pushes} | {child: steps}
+    """Steps of a push relative to the mean of the connected children's last pushes, including this one."""
+    there = {name: known for name, known in state.children.items() if known.present and known.pushes}
+    last = {name: known.last_steps for name, known in there.items()} | {child: steps}
     mean = sum(last.values()) / len(last)
     return steps / mean if mean else 1.0
 

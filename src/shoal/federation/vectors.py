@@ -49,10 +49,7 @@ class StateVectors:
     def moments_of(self, state: LearnerState) -> dict[str, np.ndarray]:
         """The exchanged moments: {name: [P]}."""
         leaves = named_leaves(state) if self.moments else {}
-        return {
-            group: np.concatenate([leaves[f"moments/{group}/{name}"].reshape(-1) for name in self._names])
-            for group in self.moments
-        }
+        return {group: to_vector([leaves[f"moments/{group}/{name}"] for name in self._names]) for group in self.moments}
 
     def counts_of(self, state: LearnerState) -> Counts | None:
         """Observation statistics, if the run keeps any."""
@@ -95,9 +92,5 @@ class StateVectors:
         return to_vector(state.params)
 
     def _leaves(self, prefix: str, vector: np.ndarray) -> dict[str, np.ndarray]:
-        found, at = {}, 0
-        for name, shape in zip(self._names, self.layout.shapes, strict=True):
-            size = int(np.prod(shape, dtype=np.int64))
-            found[f"{prefix}/{name}"] = np.array(vector[at : at + size], np.float32).reshape(shape)
-            at += size
-        return found
+        tree = self.layout.tree(np.array(vector, np.float32))  # a copy, which JAX may keep
+        return {f"{prefix}/{name}": leaf for name, leaf in named_leaves(tree).items()}

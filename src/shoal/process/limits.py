@@ -5,6 +5,8 @@ Both cgroup versions are read, and every group from this process's own up to the
 
 from __future__ import annotations
 
+import math
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -17,6 +19,13 @@ class Group(NamedTuple):
 
     folder: Path
     version: int
+
+
+def cores() -> int:
+    """The number of cores that this process may use, by affinity and by its quota of CPU time."""
+    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1)
+    quota = core_quota()
+    return allowed if quota is None else max(1, min(allowed, math.ceil(quota)))
 
 
 def core_quota(root: Path | None = None) -> float | None:
