@@ -39,15 +39,6 @@ def warm(algorithm: Any) -> Any:
 
 @pytest.mark.parametrize("name", NAMES)
 class TestActing:
-    def test_greedy_is_the_policy_and_noise_is_not(self, name: str) -> None:
-        algorithm = make(name)
-        state, carry = warm(algorithm), algorithm.initial_carry(B)
-        greedy = [np.asarray(act(algorithm, state, carry, key, explore=0.0)[0]) for key in range(3)]
-        noisy = [np.asarray(act(algorithm, state, carry, key)[0]) for key in range(3)]
-        assert np.array_equal(greedy[0], greedy[1]) and not np.array_equal(noisy[0], noisy[1])
-        assert noisy[0].shape == (B, ENTRIES) and noisy[0].dtype == np.float32 and np.abs(noisy).max() <= 1
-        assert "critic" not in algorithm.actor_state(state).params
-
     def test_warm_up_lasts_until_the_first_gradient(self, name: str) -> None:
         algorithm = make(name)
         before, after = begin(algorithm), warm(algorithm)
@@ -56,8 +47,6 @@ class TestActing:
         assert float(algorithm.actor_state(before).explore["warmup"]) == 1.0
         assert np.abs(np.quantile(drawn_, [0.25, 0.5, 0.75]) - [-0.5, 0.0, 0.5]).max() < 0.1, "uniform"
         assert float(algorithm.actor_state(after).explore["warmup"]) == 0.0
-        quiet = act(algorithm, before, carry, explore=0.0)[0]
-        assert bits(quiet) == bits(act(algorithm, after, carry, explore=0.0)[0]), "what is judged is never at random"
 
     def test_ar1_warm_up_keeps_its_direction_within_an_episode(self, name: str) -> None:
         algorithm = make(name, warmup_noise="ar1")
@@ -104,15 +93,6 @@ def test_ornstein_uhlenbeck_lives_in_the_carry_and_follows_episodes() -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 class TestLearning:
-    def test_n_steps_across_a_truncation_bootstrap(self, name: str) -> None:
-        algorithm, tr = make(name, n_step=3, gamma=0.9), trajectory()
-        rows = algorithm.prepare(begin(algorithm), None, tr, jax.random.key(0))[1].rows
-        # Column 1 is truncated at row 4: from row 3 on two rewards remain, and what follows is the observation after row 4.
-        np.testing.assert_allclose(rows.reward[3, 1], tr.reward[3, 1] + 0.9 * tr.reward[4, 1], rtol=1e-5)
-        np.testing.assert_allclose(rows.discount[3, 1], 0.81, rtol=1e-5)
-        np.testing.assert_array_equal(rows.next_obs[3, 1], tr.obs[5, 1])
-        assert float(rows.discount[1, 0]) == 0.0, "column 0 terminates at row 2"
-
     def test_targets_are_copies_and_follow_slowly(self, name: str) -> None:
         algorithm = make(name, tau=0.25, **({"policy_delay": 1} if name == "td3" else {}))
         fresh = jax.jit(algorithm.init)(jax.random.key(0))

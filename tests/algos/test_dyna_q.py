@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from functools import cache
 from typing import Any
 
@@ -9,6 +10,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from continuous_algos import bits
+from test_dqn import FLIPS as OF_DQN
+from test_dqn import OF_SEQUENCES
 
 from shoal.algos.dqn import DQN, DQNConfig
 from shoal.algos.dyna_q import CANDIDATES, DynaQ, DynaQConfig
@@ -18,6 +22,7 @@ from shoal.core.keys import key_data
 from shoal.core.spec import ActionSpec, Categorical, Continuous, EnvSpec, ObsSpec
 from shoal.core.trajectory import Trajectory, Transitions
 from shoal.core.weights import params_hash
+from shoal.learning.compiled_update import apply
 from shoal.nets.q_network import QNetConfig, QNetwork
 from shoal.nets.world_model import Scales
 from shoal.roles.planner import compiled_planner
@@ -252,6 +257,64 @@ def test_training_lowers_the_error_on_held_out_rows() -> None:
     after = algorithm.model_errors(params, UNITS, judges)
     assert float(after.state) < 0.1 * float(before.state) and float(after.done) < float(before.done)
     assert float(after.total) < float(loss) < float(before.total)
+
+
+FLIPS: dict[str, Any] = {
+    **OF_DQN,
+    "ratio": 2.0,
+    "final_ratio": 1.0,
+    "adapt": False,
+    "tolerance": 0.9,
+    "horizon": 2,
+    "starts": 4,
+    "straying": 0.9,
+    "sweeping": True,
+    "bonus": 3.0,
+    "model_hidden": (4,),
+    "members": 2,
+    "model_rate": 0.1,
+}
+ELSEWHERE = (
+    *OF_SEQUENCES,
+    "n_step",  # must be 1
+    *("mix", "imagined", "model_batch", "model_gradients", "holdout"),  # read by roles: tests/topologies/test_dyna.py
+)
+
+
+@pytest.mark.parametrize("knob", [f.name for f in dataclasses.fields(DynaQConfig) if f.name not in ELSEWHERE])
+def test_every_knob_is_read(knob: str) -> None:
+    """Another value keeps, learns, models or imagines in another way. `FLIPS` must know every field."""
+    beside = {"target_every": 2} if knob == "tau" else {}
+    beside |= {"epsilon_start": 0.0, "epsilon_end": 0.0} if knob == "straying" else {}
+    plain, other = make(**beside), make(**{**beside, knob: FLIPS[knob]})
+    assert getattr(plain.config, knob) != FLIPS[knob]
+
+    def quick(algorithm: DynaQ) -> list[Any]:
+        state = algorithm.init(jax.random.key(0))._replace(progress=jnp.float32(0.15))
+        found = [algorithm.experience, float(algorithm.rate(state)), algorithm.ratio(0.5, 0.1)]
+        return [*found, bits(algorithm.actor_state(state).explore), bits(state)]
+
+    def learnt(algorithm: DynaQ) -> list[Any]:
+        unroll = trajectory()
+        unroll = unroll._replace(reward=3 * unroll.reward)
+        state, kept = algorithm.prepare(algorithm.init(jax.random.key(0)), None, unroll, jax.random.key(0))
+        apart = algorithm.init(jax.random.key(1)).params  # the target differs from the weights
+        state = state._replace(extra={**state.extra, "target": apart})
+        for seed in range(2):
+            drawn = Drawn(
+                rows(8, seed)._replace(reward=3 * rows(8, seed).reward), np.linspace(0.1, 1, 8, dtype=np.float32)
+            )
+            grads, _ = algorithm.gradients(state, drawn, jax.random.key(seed))
+            state = apply(algorithm, state, grads)
+        return [bits(kept), bits(state)]
+
+    def imagined(algorithm: DynaQ) -> list[Any]:
+        params = algorithm.model.init(jax.random.key(0))
+        batches = jax.tree.map(lambda x: x.reshape(1, algorithm.model.members, -1, *x.shape[1:]), rows(24))
+        trained = algorithm.train_model(params, algorithm.model_optimiser.init(params), UNITS, batches)
+        return [bits(trained), *(bits(imagine(algorithm, params, explorer)) for explorer in (False, True))]
+
+    assert any(part(plain) != part(other) for part in (quick, learnt, imagined))
 
 
 @pytest.mark.parametrize(

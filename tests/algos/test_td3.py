@@ -48,19 +48,17 @@ def test_the_policy_moves_as_by_an_adam_of_its_own() -> None:
         np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-6)
 
 
-def test_adam_by_entry_is_adam_and_any_slice_is_as_good_as_the_whole() -> None:
+def test_adam_by_entry_is_adam() -> None:
     rng, ours, theirs = np.random.default_rng(0), GroupAdam(), optax.scale_by_adam()
     vector = jnp.zeros(10)
-    mine, other, part = ours.init(vector), theirs.init(vector), ours.init(vector[:3])
+    mine, other = ours.init(vector), theirs.init(vector)
     update = jax.jit(ours.update)
     optax_update = jax.jit(lambda grads, state: theirs.update(grads, state))
     for _ in range(5):
         grads = rng.normal(size=10).astype(np.float32)
         found, mine = update(grads, mine)
         expected, other = optax_update(grads, other)
-        sliced, part = update(grads[:3], part)
         np.testing.assert_allclose(found, expected, rtol=1e-4)  # optax rounds 1 - 0.999^t
-        np.testing.assert_allclose(sliced, found[:3], rtol=1e-6)
 
 
 def test_smoothing_is_drawn_for_each_row() -> None:

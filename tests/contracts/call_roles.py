@@ -16,6 +16,7 @@ from shoal.core.record import Field, Record
 
 QUESTIONS = 300  # of each client
 CLIENTS, SERVERS = 4, 2
+SLOW = 0.09  # seconds: nearly the pause after which sleepers look by themselves
 NUMBER = Record((Field("number", (), "int64"), Field("body", (32,), "int64")))
 ANSWER = Record((Field("number", (), "int64"), Field("batch", (), "int64")))
 DONE = Record((Field("wrong", (), "int64"), Field("batches", (), "float64"), Field("slow", (), "int64")))
@@ -35,7 +36,7 @@ class Client(Idle):
             number = self._client * QUESTIONS + i
             asked = time.monotonic()
             answer = yield from self._call.ask(self._client, {"number": np.array(number), "body": np.array(number)})
-            slow += time.monotonic() - asked > 0.09  # longer than the pause after which sleepers look by themselves
+            slow += time.monotonic() - asked > SLOW
             wrong += int(answer["number"]) != 2 * number
             batches += int(answer["batch"])
             if self._random.random() < 0.05:

@@ -23,6 +23,10 @@ SPEC = EnvSpec("test", ObsSpec((WIDTH,)), ActionSpec((Continuous((-1.0, -2.0), (
 @cache
 def make(name: str, spec: EnvSpec = SPEC, layer_norm: bool = False, **settings: Any) -> Any:
     """The same arguments make the same object, so that it compiles once a session."""
+    return build(name, spec, layer_norm, **settings)
+
+
+def build(name: str, spec: EnvSpec = SPEC, layer_norm: bool = False, **settings: Any) -> Any:
     entry: Any = ALGOS[name]
     net = CONTINUOUS_NETS[entry.net_name](ContinuousNetConfig(hidden=(8,), layer_norm=layer_norm), spec)
     config = entry.Config(**{"unroll": T, "batch_size": N, "warmup": 0, **settings})

@@ -1,4 +1,4 @@
-"""An environment that shows which weights acted: every step is an episode, whose return is the action."""
+"""Environments that show which weights acted: every step is an episode, whose return is the action that was preferred."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import gymnasium
 import numpy as np
 
 
-class Levers(gymnasium.Env[np.ndarray, int]):
+class Levers(gymnasium.Env[np.ndarray, Any]):
     def __init__(self) -> None:
         self.observation_space = gymnasium.spaces.Box(-1, 1, (2,), np.float32)
         self.action_space = gymnasium.spaces.Discrete(2)
@@ -19,3 +19,14 @@ class Levers(gymnasium.Env[np.ndarray, int]):
 
     def step(self, action: int) -> Any:
         return np.zeros(2, np.float32), float(action), True, False, {}
+
+
+class Dials(Levers):
+    """The same for continuous actions: the return says which of two entries was the larger."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.action_space = gymnasium.spaces.Box(-1, 1, (2,), np.float32)
+
+    def step(self, action: Any) -> Any:
+        return super().step(int(action[1] > action[0]))

@@ -25,6 +25,7 @@ from on_policy_algos import (
     make,
     trajectory,
 )
+from slices import assert_valid_on_any_slice
 
 from shoal.acting.compiled_act import compiled_act
 from shoal.core.keys import key_data
@@ -125,16 +126,7 @@ class TestAlgorithm:
         np.testing.assert_allclose(to_vector(clipped.grads) * norm / 1e-3, to_vector(whole.grads), rtol=1e-3, atol=1e-6)
 
     def test_the_optimiser_is_valid_on_any_slice(self, name: str) -> None:
-        algorithm = make(name)
-        rng = np.random.default_rng(0)
-        optimiser, vector = algorithm.optimiser, jnp.zeros(10, jnp.float32)
-        whole, parts = optimiser.init(vector), [optimiser.init(vector[:3]), optimiser.init(vector[3:])]
-        for _ in range(3):
-            grads = jnp.asarray(rng.normal(size=10), jnp.float32)
-            expected, whole = optimiser.update(grads, whole, vector)
-            first, parts[0] = optimiser.update(grads[:3], parts[0], vector[:3])
-            second, parts[1] = optimiser.update(grads[3:], parts[1], vector[3:])
-            np.testing.assert_allclose(jnp.concatenate([first, second]), expected, rtol=1e-6)
+        assert_valid_on_any_slice(make(name).optimiser)
 
     def test_update_is_prepare_and_apply_over_minibatches(self, name: str) -> None:
         algorithm = make(name, batch_size=0, **({"epochs": 1} if name == "ppo" else {}))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from typing import Any
 
@@ -162,17 +163,45 @@ def test_a_successor_finds_the_questions_that_were_taken_and_not_answered(server
     assert [int(answer(asked[client])["n"]) for client in (gone, *found)] == [7, *found]
 
 
+class Naps:
+    """A thread that naps for a millisecond at a time until it is asked how many of its naps were as long as a pause."""
+
+    def __init__(self) -> None:
+        self._over, self._made, self._long = threading.Event(), 0, 0
+        self._thread = threading.Thread(target=self._nap, daemon=True)
+        self._thread.start()
+
+    def _nap(self) -> None:
+        while True:
+            began = time.monotonic()
+            over = self._over.wait(0.001)
+            self._made += 1
+            self._long += time.monotonic() - began > call_roles.SLOW
+            if over:
+                return
+
+    def late(self) -> float:
+        """The share of long naps."""
+        self._over.set()
+        self._thread.join()
+        return self._long / self._made
+
+
 @pytest.mark.parametrize("name", ["inline", "threads", "processes"])
 def test_every_question_is_answered_once_and_nobody_is_forgotten(name: str) -> None:
-    """Four clients and two servers on the runtime itself: a lost ring would show as a wait of a whole pause."""
-    runtime = RUNTIMES[name]
+    """Four clients and two servers on the runtime itself: a lost ring would show as a wait of a whole pause.
+
+    On a busy machine other waits are as long. Naps in this process tell how many: an answer takes a few wake-ups.
+    """
+    runtime, naps = RUNTIMES[name], Naps()
     session = runtime(runtime.Config()).start(call_roles.hammer(), lambda: False)
     try:
         event = next(iter(session))
         assert isinstance(event, Report), event
         found = event.state
     finally:
+        late = naps.late()
         session.close()
     assert [one["wrong"] for one in found] == [0] * call_roles.CLIENTS
-    assert sum(one["slow"] for one in found) <= 0.02 * call_roles.CLIENTS * call_roles.QUESTIONS
+    assert sum(one["slow"] for one in found) <= (0.02 + 10 * late) * call_roles.CLIENTS * call_roles.QUESTIONS
     assert np.mean([one["batches"] for one in found]) > 1.2, "questions are put together"

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from driven_env import Levers
+from driven_env import Dials, Levers
 
 import shoal
 from shoal import launch
@@ -22,6 +22,7 @@ from shoal.core.weights import layout_of, params_hash, to_vector
 from shoal.experiment import resolve
 
 UPDATES, T, B = 6, 4, 2
+slow = pytest.mark.slow
 A2C = {"name": "a2c", "unroll": T}
 PPO = {"name": "ppo", "unroll": T, "batch_size": 8, "epochs": 2}
 DQN = {"name": "dqn", "unroll": T, "batch_size": 8, "warmup": 8, "capacity": 64, "target_every": 4}
@@ -35,6 +36,7 @@ DYNA = {
     "horizon": 2,
     "model_hidden": (4,),
 }
+OFF_POLICY = {"unroll": T, "batch_size": 8, "warmup": 8, "capacity": 64, "updates_per_step": 0.25}
 STILL = {"learning_rate": 1e-30}  # gradients move nothing: weights change by the driver's hand alone
 GREEDY = {"epsilon_start": 0.0, "epsilon_end": 0.0}
 SYNC, OVERLAP = {"name": "sync", "overlap": False}, {"name": "sync", "overlap": True}
@@ -67,13 +69,15 @@ def run(
 
 
 def pulling(lever: int, params: Any) -> np.ndarray:
-    """Weights of a policy, or of action values, that always choose this action."""
+    """Weights of a policy, or of action values, that always prefer this action."""
     layout, at = layout_of(params), 0
     chosen = np.full(layout.size, 0.25, np.float32)  # so large that what gradients add is lost in rounding
     for name, shape in zip(layout.names, layout.shapes, strict=True):
-        if shape == (2,) and not name.startswith("value"):
+        size = int(np.prod(shape))
+        if name == "policy/head/b" or (shape == (2,) and not name.startswith("value")):
+            chosen[at : at + size] = -50.0  # also of a log standard deviation: next to no noise
             chosen[at + lever] = 50.0
-        at += int(np.prod(shape))
+        at += size
     return chosen
 
 
@@ -99,13 +103,19 @@ IN_STEP: list[Any] = [  # (topology, runtime, lag, settings)
     (SYNC, "processes", 0, {}),
     (OVERLAP, "inline", 1, {}),
     (OVERLAP, "threads", 1, {}),
-    pytest.param(OVERLAP, "processes", 1, {}, marks=pytest.mark.slow),
+    pytest.param(OVERLAP, "processes", 1, {}, marks=slow),
     (SYNC, "inline", 0, {"algo": {**DQN, **GREEDY, **STILL}}),
+    ("sequential", "inline", 0, {"algo": {"name": "td3", **OFF_POLICY, **STILL}, "env": Dials}),
+    *(
+        pytest.param(SYNC, "inline", 0, {"algo": {"name": name, **OFF_POLICY, **STILL}, "env": Dials}, marks=slow)
+        for name in ("ddpg", "sac")
+    ),
     (LOCKSTEP, "inline", 0, {}),
     (LOCKSTEP, "threads", 0, {}),
+    pytest.param(LOCKSTEP, "processes", 0, {}, marks=slow),
     (LOCKSTEP, "inline", 0, {"learners": 2}),
     (LOCKSTEP, "threads", 0, {"learners": 2}),
-    pytest.param(LOCKSTEP, "processes", 0, {"learners": 2}, marks=pytest.mark.slow),
+    pytest.param(LOCKSTEP, "processes", 0, {"learners": 2}, marks=slow),
     (shared("lock"), "inline", 0, {"actors": 1}),
     (shared("hogwild"), "inline", 0, {"actors": 1}),
     (shared("sharded"), "inline", 0, {"actors": 1}),
@@ -132,19 +142,26 @@ def test_weights_handed_in_act_from_the_next_update(
 
 
 OUT_OF_STEP: list[Any] = [  # (topology, runtime, settings)
-    pytest.param(LOCKSTEP, "threads", {"learners": 2}, marks=pytest.mark.slow),
+    pytest.param(LOCKSTEP, "threads", {"learners": 2}, marks=slow),
     ("actor_learner", "inline", {}),
     ("actor_learner", "threads", {"learners": 2}),
+    pytest.param("actor_learner", "processes", {}, marks=slow),
     ({"name": "actor_learner", "average_every": 2}, "inline", {"learners": 2}),
-    pytest.param("seed", "inline", {}, marks=pytest.mark.slow),
+    pytest.param("seed", "inline", {}, marks=slow),
     ("seed", "threads", {}),
-    pytest.param(GA3C, "inline", {}, marks=pytest.mark.slow),
+    pytest.param("seed", "processes", {}, marks=slow),
+    pytest.param(GA3C, "inline", {}, marks=slow),
     (GA3C, "threads", {}),
+    pytest.param({**GA3C, "queue": 4}, "processes", {}, marks=slow),  # agents may not be far ahead of the trainers
     (shared("lock"), "threads", {}),
-    pytest.param(shared("hogwild"), "processes", {}, marks=pytest.mark.slow),
+    pytest.param(shared("hogwild"), "processes", {}, marks=slow),
     (shared("sharded"), "threads", {}),
     (shared("gossip"), "inline", {}),
-    pytest.param("dyna", "inline", {"algo": {**DYNA, **GREEDY, **STILL}}, marks=pytest.mark.slow),
+    pytest.param(shared("gossip"), "threads", {}, marks=slow),
+    *(
+        pytest.param("dyna", runtime, {"algo": {**DYNA, **GREEDY, **STILL}}, marks=slow)
+        for runtime in ("inline", "threads", "processes")
+    ),
 ]
 
 
@@ -171,19 +188,21 @@ SAME: list[Any] = [  # (topology, runtime, settings)
     ("sequential", "fused", {"algo": CALM, "env": "CartPole-v1", "report_every": 2}),
     (OVERLAP, "inline", {"algo": CALM}),
     (OVERLAP, "threads", {"algo": CALM}),
-    pytest.param(SYNC, "processes", {"algo": CALM}, marks=pytest.mark.slow),
+    pytest.param(SYNC, "processes", {"algo": CALM}, marks=slow),
     (OVERLAP, "inline", {"algo": {**DQN, "normalise_obs": True}}),
     (LOCKSTEP, "threads", {"algo": CALM, "learners": 2}),
     ("actor_learner", "inline", {"algo": CALM}),
-    pytest.param(
-        {"name": "actor_learner", "average_every": 2}, "inline", {"algo": CALM, "learners": 2}, marks=pytest.mark.slow
-    ),
+    pytest.param({"name": "actor_learner", "average_every": 2}, "inline", {"algo": CALM, "learners": 2}, marks=slow),
     ("seed", "inline", {"algo": CALM}),
     (GA3C, "inline", {"algo": {**A2C, "normalise_obs": True}}),
     ("dyna", "inline", {"algo": DYNA}),
     *((shared(name), "inline", {"algo": A2C}) for name in ("hogwild", "lock")),
-    *(pytest.param(shared(name), "inline", {"algo": A2C}, marks=pytest.mark.slow) for name in ("sharded", "gossip")),
+    *(pytest.param(shared(name), "inline", {"algo": A2C}, marks=slow) for name in ("sharded", "gossip")),
     (shared("hogwild"), "inline", {"algo": DQN}),
+    pytest.param(
+        shared("hogwild"), "inline", {"algo": {"name": "sac", **OFF_POLICY}, "env": Dials, "actors": 1}, marks=slow
+    ),
+    pytest.param(OVERLAP, "inline", {"algo": {"name": "td3", **OFF_POLICY}, "env": Dials}, marks=slow),
 ]
 
 
@@ -230,32 +249,50 @@ def test_fused_takes_weights_at_its_next_call() -> None:
     assert later and all(8 <= length <= 11 for length in later)
 
 
-@pytest.mark.parametrize("why", ["paused", "pruned"])
-def test_a_driver_ends_a_run_with_the_weights_it_hands_in(why: Any, tmp_path: Path) -> None:
-    handed: list[np.ndarray] = []
+ENDED: list[Any] = [  # (topology, runtime, why, settings)
+    ("sequential", "inline", "paused", {}),
+    ("sequential", "inline", "pruned", {}),
+    (SYNC, "threads", "paused", {}),
+    pytest.param(SYNC, "threads", "pruned", {}, marks=slow),
+    *(
+        pytest.param(topology, runtime, why, settings, marks=slow)
+        for topology, runtime, settings in (
+            ("sequential", "fused", {"env": "CartPole-v1"}),
+            ("actor_learner", "threads", {"learners": 2}),
+            (shared("lock"), "threads", {}),
+            (GA3C, "threads", {}),
+            ("seed", "threads", {}),
+        )
+        for why in ("paused", "pruned")
+    ),
+]
+
+
+@pytest.mark.parametrize(("topology", "runtime", "why", "settings"), ENDED)
+def test_a_driver_ends_a_run_with_the_weights_it_hands_in(
+    topology: Any, runtime: str, why: Any, settings: dict[str, Any], tmp_path: Path
+) -> None:
+    """The checkpoint holds them: a run that is resumed from it, whose gradients move nothing, ends with them too."""
+    handed: dict[int, np.ndarray] = {}
 
     def driver(report: Report) -> Reply | None:
         if report.version < 3:
             return None
-        handed.append(pulling(0, report.state.params))
-        return Reply(weights=handed[0], stop=True, why=why)
+        handed[report.version] = pulling(0, report.state.params)
+        return Reply(weights=handed[report.version], stop=True, why=why)
 
-    settings = {
-        "algo": A2C,
-        "net": {"hidden": (4,)},
-        "topology": "sequential",
-        "runtime": "inline",
-        "actors": 1,
-        "envs": B,
-    }
+    settings = {"algo": {**A2C, **STILL}, "net": {"hidden": (4,)}, "envs": B, "report_every": 1, **settings}
+    env, actors = settings.pop("env", Levers), 1 if topology == "sequential" else 2
+    settings |= {"topology": topology, "runtime": runtime, "actors": actors, "steps": 100 * T * B * actors}
     common: dict[str, Any] = {"quiet": True, "report": False, "eval_episodes": 5}
-    run = shoal.train(Levers, out=tmp_path / "run", driver=driver, steps=UPDATES * T * B, **settings, **common)
-    summary = run.summary
-    assert summary["ended"] == why and summary["stopped"] and summary["updates"] == 3
+    run = shoal.train(env, out=tmp_path / "run", driver=driver, **settings, **common)
+    (version, weights), summary = next(iter(handed.items())), run.summary
+    assert summary["ended"] == why and summary["stopped"] and summary["updates"] == version and len(handed) == 1
     assert summary["eval_mean"] is None, "what is not finished is not judged"
-    assert summary["params_sha256"] == run.params_hash == params_hash(handed[0])
-    rest = shoal.train(Levers, resume=run.path, **common)
-    assert rest.summary["ended"] == "budget" and rest.summary["updates"] == UPDATES
+    assert summary["params_sha256"] == run.params_hash == params_hash(weights)
+    rest = shoal.train(env, resume=run.path, **common)
+    assert rest.summary["ended"] == "budget" and rest.summary["updates"] > version
+    assert rest.params_hash == params_hash(weights)
 
 
 def test_a_run_says_that_it_was_solved() -> None:

@@ -147,7 +147,7 @@ class ContinuousControl(OffPolicy[C, N]):
     # Learning.
 
     def views(self, group: str, part: Params, rows: Rows) -> tuple[Array, Array]:
-        """What `part`, the params of the policy or of the critics, sees before the action and after the window.
+        """Inputs of `part`, the params of the policy or of the critics: those before the action, and those after the window.
 
         A policy's memory begins as it was when acting. Actors do not run the critics, so theirs begins empty: both are warmed up.
         """
@@ -161,13 +161,13 @@ class ContinuousControl(OffPolicy[C, N]):
 
     @abc.abstractmethod
     def target(self, state: LearnerState, rows: Rows, key: Array) -> Array:
-        """[N] (sequences: [L, N]) what the critics should say of the rows."""
+        """[N] (sequences: [L, N]) target values of the critics for these rows."""
 
     @abc.abstractmethod
     def policy_loss(
         self, params: Params, critic: Params, rows: Rows, seen: Array, key: Array
     ) -> tuple[Array, dict[str, Array]]:
-        """The loss of all groups but the critics, and metrics. `seen` is what the critics see of the rows."""
+        """The loss of all groups but the critics, and metrics. `seen` are the critics' inputs for the rows."""
 
     @property
     @abc.abstractmethod

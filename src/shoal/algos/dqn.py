@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, ClassVar, Literal, Protocol, final
+from typing import Any, ClassVar, Literal, Protocol, final, runtime_checkable
 
 import jax
 import jax.numpy as jnp
@@ -52,21 +52,23 @@ class DQNConfig(OffPolicyConfig):
     """share of the budget over which epsilon falls"""
 
 
-class QNet(Protocol):
-    """Action values as a function of params. Hashable: two equal ones compile once.
-
-    A feed-forward net has `q`; a recurrent one `step` for acting and `sequence` for learning.
-    """
+@runtime_checkable
+class ActionValues(Protocol):
+    """Action values as a function of params. Hashable: two equal ones compile once."""
 
     @property
     def recurrent(self) -> bool: ...
 
     def init(self, key: Array) -> Params: ...
 
-    def initial_carry(self, envs: int) -> dict[str, Array]: ...
-
     def q(self, params: Params, obs: Array) -> Array:
         """[..., *shape] -> [..., actions]."""
+
+
+class QNet(ActionValues, Protocol):
+    """The whole of a net for DQN. A feed-forward one uses only `q`; a recurrent one `step` to act and `sequence` to learn."""
+
+    def initial_carry(self, envs: int) -> dict[str, Array]: ...
 
     def step(self, params: Params, obs: Array, carry: dict[str, Array], first: Array) -> tuple[Array, dict[str, Array]]:
         """One step: obs [B, ...], first [B] -> (values [B, actions], carry)."""
@@ -88,7 +90,7 @@ class DQN(OffPolicy[DQNConfig, QNet]):
 
     def check(self) -> None:
         count_actions(self.task.spec)
-        if not hasattr(self.net, "q") or not hasattr(self.net, "recurrent"):
+        if not isinstance(self.net, ActionValues):
             raise BadInput(f"--net {type(self.net).__name__} has no action values (q): dqn takes --net q_network")
 
     @property

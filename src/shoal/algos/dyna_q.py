@@ -312,7 +312,7 @@ class DynaQ:
             return self.net.q(actor.params, self.dqn.seen(actor.obs_mean, actor.obs_scale, obs))
 
         q_t = q(rows.next_obs)
-        reward = rows.reward / scales.reward_unit
+        reward = self.dqn.normalised(rows.reward, scales.reward_unit)
         return q_learning.td_error(q(rows.obs), rows.action, reward, rows.discount, q_t, q_t)
 
     def _least_known(self, params: Params, scales: Scales, obs: Array) -> Array:

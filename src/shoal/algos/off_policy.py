@@ -75,7 +75,7 @@ class OffPolicyConfig:
     normalise_obs: bool = False
     """standardise observations by running statistics, which are part of the weights that actors receive"""
     normalise_reward: bool = False
-    """divide rewards by the running standard deviation of discounted returns"""
+    """divide rewards by the running standard deviation of discounted returns, and clip them to 10"""
     reward_clip: Literal["off", "sign"] = "off"
     """sign: learn from the reward's sign (-1, 0 or 1), taken before scaling and normalisation; scores use the original reward"""
     reward_scale: PositiveFloat = 1.0
@@ -280,7 +280,7 @@ class OffPolicy(abc.ABC, Generic[C, N]):
         return sequences.share(rows.learnt) if isinstance(rows, Sequences) else 1.0
 
     def errors(self, td: Array, rows: Transitions | Sequences) -> Array:
-        """[N] what the priority of each drawn row is made of."""
+        """[N] the error from which the priority of each drawn row is computed."""
         if isinstance(rows, Sequences):
             return sequences.priority(td, rows.learnt, self.config.priority_max)
         return jax.lax.stop_gradient(td)
@@ -296,7 +296,13 @@ class OffPolicy(abc.ABC, Generic[C, N]):
             scale = 1.0 / (statistics.std(state.obs) + 1e-8)
             obs, next_obs = (self.seen(state.obs.mean, scale, x) for x in (rows.obs, rows.next_obs))
             rows = rows._replace(obs=obs, next_obs=next_obs)
-        return rows if state.reward is None else rows._replace(reward=rows.reward / self.reward_unit(state))
+        return rows._replace(reward=self.normalised(rows.reward, self.reward_unit(state)))
+
+    def normalised(self, reward: Array, unit: Array) -> Array:
+        """The rewards of drawn rows, each the sum of a window, as the action values count them."""
+        if not self.config.normalise_reward:
+            return reward
+        return statistics.normalised_rewards(reward, unit, self.config.n_step)
 
     def reward_unit(self, state: LearnerState) -> Array:
         """The reward that corresponds to 1 in the action values."""

@@ -75,9 +75,6 @@ class OnPolicyConfig:
     """V-trace: largest importance weight along a trace (c)"""
 
 
-REWARD_LIMIT = 10.0  # normalised rewards are clipped to plus or minus this, so that one outlier cannot move every value
-
-
 class Rows(NamedTuple):
     """A prepared batch: every array begins with [T, B], or with [N] once it is flattened."""
 
@@ -130,8 +127,10 @@ class OnPolicy(abc.ABC, Generic[C]):
     weighs: ClassVar[bool] = False  # the loss has its own probability ratio
 
     def __post_init__(self) -> None:
-        if not hasattr(self.net, "policy"):
-            raise BadInput(f"--net {type(self.net).__name__} has no policy: this algorithm takes --net actor_critic")
+        if not isinstance(self.net, Net):
+            raise BadInput(
+                f"--net {type(self.net).__name__} has no policy and value: this algorithm takes --net actor_critic"
+            )
 
     @property
     @abc.abstractmethod
@@ -252,7 +251,7 @@ class OnPolicy(abc.ABC, Generic[C]):
             before = state.reward._replace(returns=tr.carry[EARNED]) if self.task.mixed else state.reward
             scale = statistics.update_reward_scale(before, reward, tr.boundary, tr.valid, config.gamma)
             state = state._replace(reward=scale)
-            reward = jnp.clip(reward / (statistics.std(scale.moments) + 1e-8), -REWARD_LIMIT, REWARD_LIMIT)
+            reward = statistics.normalised_rewards(reward, statistics.std(scale.moments) + 1e-8)
         seen = self.seen(self.actor_state(state), tr.obs)
         if self.traces:  # one forward pass for both heads
             newest, value = self.net.forward(state.params, seen, memory, tr.first)  # [T+1, B]

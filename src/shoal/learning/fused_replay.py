@@ -30,7 +30,7 @@ class DeviceReplay(NamedTuple):
 
 
 def check(blueprint: Blueprint) -> None:
-    """Refuse what the ring on the device cannot do."""
+    """Raise `BadInput` for settings that the ring on the device does not support."""
     replay, (rows, columns) = replay_of(blueprint), rows_of(blueprint)[0].shape[:2]
     if replay.kind != "uniform":
         raise BadInput(

@@ -220,7 +220,7 @@ class ReplayUpdate:
         self.memory = memory or ReplayMemory(blueprint)
         if REPLAY in blueprint.snapshots:
             arrays = blueprint.snapshots[REPLAY]
-            if "owed" in arrays:  # else from workers, each of which keeps its own count
+            if "owed" in arrays:  # missing in parts of workers: each keeps its own count
                 self._owed = int(arrays["owed"][0])
             self.memory.restore(arrays)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Literal, Protocol, runtime_checkable
 
 from shoal.core.algorithm import Params
 from shoal.core.config import Positive
@@ -32,6 +32,7 @@ class NetConfig:
     """Convolutions for images, each as filters x kernel / stride. Not used for vectors."""
 
 
+@runtime_checkable
 class Net(Protocol):
     """Policy and value as functions of params. Hashable: two equal ones compile once.
 

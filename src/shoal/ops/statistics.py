@@ -15,6 +15,7 @@ from shoal.core.algorithm import Moments, RewardScale
 from shoal.core.trajectory import Array
 
 HORIZON = 2.0**24  # samples; float32 counts exactly up to here
+REWARD_LIMIT = 10.0  # normalised rewards are clipped to plus or minus this, so that one outlier cannot move every value
 
 
 def empty_moments(shape: tuple[int, ...]) -> Moments:
@@ -102,6 +103,12 @@ def update_reward_scale(scale: RewardScale, reward: Array, boundary: Array, vali
     """
     carried, returns = discounted_returns(scale.returns, reward, boundary, valid, gamma)
     return RewardScale(update_moments(scale.moments, returns, valid), carried)
+
+
+def normalised_rewards(reward: Array, unit: Array, summed: int = 1) -> Array:
+    """Rewards in multiples of `unit`, clipped to `REWARD_LIMIT`; sums of `summed` rewards are clipped to that many times it."""
+    limit = REWARD_LIMIT * summed
+    return jnp.clip(reward / unit, -limit, limit)
 
 
 def discounted_returns(
