@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import re
 from pathlib import Path
 from types import ModuleType
 
@@ -31,3 +32,10 @@ def test_mistakes_are_noticed(check: ModuleType, tmp_path: Path) -> None:
     assert check.bad_command("shoal trian X") == "no command 'trian'"
     assert check.bad_command("shoal train X --algo a2c --algo.clip 3") == "no option --algo.clip"
     assert check.bad_command("shoal train X --algo ppo --algo.clip 3") is None
+
+
+def test_the_architecture_names_modules_that_exist() -> None:
+    named = re.findall(r"[\w/]+\.py\b", (ROOT / "docs" / "architecture.md").read_text())
+    places = (ROOT, ROOT / "src" / "shoal")
+    assert named
+    assert [name for name in named if not any((place / name).is_file() for place in places)] == []

@@ -14,7 +14,7 @@ from shoal.cli.main import main
 from shoal.core.config import build
 from shoal.core.errors import BadInput, RunFailed
 from shoal.process.commands import Finished, run_command
-from shoal.studies import compare
+from shoal.studies import finished
 from shoal.studies.grid import GridConfig, ways_of
 from shoal.studies.measured import measure, ratio, rows_of, table_of
 
@@ -71,15 +71,15 @@ def trained(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, str]]:
 
     def run(words: list[str]) -> Finished:
         assert words[0] == "train"
-        flags = [word for word in words[2:] if word not in ("--quiet", "--no-report")]
-        options = dict(zip([f.removeprefix("--") for f in flags[::2]], flags[1::2], strict=True))
-        asked.append({"env": words[1], **options})
+        options = dict(word.removeprefix("--").split("=") for word in words[2:] if "=" in word)
+        options |= {"env": words[1], "out": words[words.index("--out") + 1]}
+        asked.append(options)
         seed = int(options["seed"])
         steps = 5000 if options["topology"] == "sync" else 10_000
         leave(Path(options["out"]), seconds=8 / int(options["actors"]) + seed, seed=seed, env_steps=steps)
         return Finished(0, "", "")
 
-    monkeypatch.setattr(compare, "run_command", run)
+    monkeypatch.setattr(finished, "run_command", run)
     return asked
 
 
@@ -172,7 +172,7 @@ def test_from_the_command_to_table_pictures_and_report(
 def test_it_goes_on_where_it_was_interrupted(
     shoal: Command, tmp_path: Path, trained: list[dict[str, str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    train = compare.run_command
+    train = finished.run_command
 
     def interrupted(words: list[str]) -> Finished:
         if len(trained) == 3:
@@ -180,10 +180,10 @@ def test_it_goes_on_where_it_was_interrupted(
             raise KeyboardInterrupt
         return train(words)
 
-    monkeypatch.setattr(compare, "run_command", interrupted)
+    monkeypatch.setattr(finished, "run_command", interrupted)
     code, _, err = shoal(*GRID, "--seeds", "1")
     assert code == 130 and "stopped; the same command continues in runs/compare-CartPole-v1-" in err
-    monkeypatch.setattr(compare, "run_command", train)
+    monkeypatch.setattr(finished, "run_command", train)
     code, out, _ = shoal(*GRID, "--seeds", "1")
     assert code == 0 and len(trained) == 4 and "| sync x2" in out
     assert len(list((tmp_path / "runs").iterdir())) == 1  # the same grid, the same folder
@@ -209,22 +209,22 @@ def test_the_runs_of_another_environment_do_not_count(shoal: Command, trained: l
 def test_refused_and_failed_runs_are_named_and_the_others_go_on(
     shoal: Command, trained: list[dict[str, str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    train = compare.run_command
+    train = finished.run_command
 
     def sometimes(words: list[str]) -> Finished:
-        if "sequential" in words:
+        if "--topology=sequential" in words:
             return Finished(2, "", "a note\nshoal: it does not fit\n")
-        if words[words.index("--seed") + 1] == "1":
+        if "--seed=1" in words:
             return Finished(1, "", "shoal: broken\n")
         return train(words)
 
-    monkeypatch.setattr(compare, "run_command", sometimes)
+    monkeypatch.setattr(finished, "run_command", sometimes)
     code, out, err = shoal(*GRID, "--seeds", "2", "--actors", "1", "--out", "here")
     assert code == 2 and "--actors is given twice" in err
     code, out, err = shoal(*GRID, "--seeds", "2", "--out", "here")
     assert code == 0 and len(trained) == 2
     assert "- skipped sequential x1: it does not fit" in out and "- failed sync x1, seed 1: broken" in out
-    monkeypatch.setattr(compare, "run_command", lambda words: Finished(1, "", "shoal: broken\n"))
+    monkeypatch.setattr(finished, "run_command", lambda words: Finished(1, "", "shoal: broken\n"))
     code, out, err = shoal(*GRID, "--seeds", "1", "--out", "there")
     assert code == 1 and "no run finished: sequential x1, seed 0: broken" in err
 

@@ -147,7 +147,15 @@ def test_an_experiment_from_its_folder_to_its_report(
     assert told["goals"][0]["met"] is None  # the quick size is not judged
     assert "1 of 2: sphere" in err and "2 of 2: sphere" in err
     made = {path.name for path in (tmp_path / "here").iterdir()}
-    assert made == {"results.json", "table.md", "report.html", "curves.png", "dots-0-best.png", "runs"}
+    assert made == {
+        "experiment.json",
+        "results.json",
+        "table.md",
+        "report.html",
+        "curves.png",
+        "dots-0-best.png",
+        "runs",
+    }
     assert (tmp_path / "here" / "curves.png").read_bytes().startswith(PNG)
     saved = json.loads((tmp_path / "here" / "results.json").read_text())
     assert saved["deviations"] == ["It is `small`, and quick.", "Two."]
@@ -156,6 +164,67 @@ def test_an_experiment_from_its_folder_to_its_report(
     assert "| random " in table and "| 0.5 " in table and table in err
     page = (tmp_path / "here" / "report.html").read_text()
     assert "<code>small</code>" in page and page.count("<svg") == 2 and "http" not in page.split("</style>")[1]
+
+
+class TestResume:
+    """`--resume FOLDER` runs what is missing, with the settings that the experiment began with."""
+
+    @pytest.fixture
+    def trained(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+        """The seeds that a runner trained, one after another; with the file `stop` it is stopped after the first."""
+        root = checkout(tmp_path / "checkout", TINY)
+        monkeypatch.setattr(command, "experiments_folder", lambda: root)
+        seeds: list[int] = []
+
+        def runner(size: dict[str, Any], folder: Path, tell: Any) -> dict[str, Any]:
+            for seed in range(size["seeds"]):
+                if (folder / str(seed)).exists():
+                    continue
+                (folder / str(seed)).mkdir(parents=True)
+                seeds.append(seed)
+                if (tmp_path / "stop").exists():
+                    raise KeyboardInterrupt
+            values = {"best": [float(seed) for seed in range(size["seeds"])]}
+            return {"rows": [{"keys": {"sampler": "random"}, "values": values}], "figures": [], "notes": []}
+
+        monkeypatch.setattr(command, "find_runner", lambda where, name: runner)
+        return seeds
+
+    def test_an_interrupted_experiment_goes_on(self, shoal: Command, trained: list[int], tmp_path: Path) -> None:
+        (tmp_path / "stop").touch()
+        assert shoal("reproduce", "tiny", "--quick", "--seeds", "2", "--out", "here")[0] == 130
+        (tmp_path / "stop").unlink()
+        code, out, err = shoal("reproduce", "--resume", "here", "--json")
+        assert code == 0, err
+        assert trained == [0, 1]
+        assert json.loads(out)["size"] == "quick" and json.loads(out)["seeds"] == 2
+
+    def test_more_seeds_are_added_to_a_finished_one(self, shoal: Command, trained: list[int]) -> None:
+        assert shoal("reproduce", "tiny", "--quick", "--out", "here")[0] == 0
+        code, out, err = shoal("reproduce", "--resume", "here", "--seeds", "3", "--json")
+        assert code == 0, err
+        assert trained == [0, 1, 2]
+        assert json.loads(out)["rows"][0]["values"]["best"] == [0.0, 1.0, 2.0]
+
+    def test_a_spec_that_has_changed_is_refused(self, shoal: Command, trained: list[int], tmp_path: Path) -> None:
+        assert shoal("reproduce", "tiny", "--quick", "--out", "here")[0] == 0
+        spec = tmp_path / "checkout" / "experiments" / "tiny" / "spec.toml"
+        spec.write_text(spec.read_text().replace("steps = 10", "steps = 11"))
+        code, _, err = shoal("reproduce", "--resume", "here")
+        assert code == 2 and err == "shoal: cannot continue 'here': steps of tiny has changed since; start it again\n"
+
+    @pytest.mark.parametrize(
+        ("words", "told"),
+        [
+            (["--resume", "here"], "'here' is not the folder of an experiment: it has no experiment.json"),
+            (["lto-ackley", "--resume", "here"], "leave out 'lto-ackley'"),
+            (["--resume", "here", "--quick"], "leave out --quick"),
+            (["--resume", "here", "--out", "there"], "leave out --out"),
+        ],
+    )
+    def test_refusals(self, shoal: Command, words: list[str], told: str) -> None:
+        code, _, err = shoal("reproduce", *words)
+        assert code == 2 and told in err and err.count("\n") == 1
 
 
 def test_the_list_names_every_experiment(shoal: Command) -> None:

@@ -19,7 +19,8 @@ from shoal.core.errors import BadInput, RunFailed
 from shoal.core.program import Report
 from shoal.process.lock import Holder, RunLock, holder_of
 from shoal.process.relay import RemoteCommand
-from shoal.studies.handle import RunHandle, flags_of
+from shoal.studies.handle import RunHandle
+from shoal.studies.words import flags_of
 
 LONG, UPDATE = 10**9, 8 * 2
 SETTINGS: dict[str, Any] = {

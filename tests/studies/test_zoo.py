@@ -12,6 +12,7 @@ import pytest
 from shoal.core.config import build
 from shoal.core.errors import BadInput, RunFailed
 from shoal.process.commands import Finished
+from shoal.studies import finished
 from shoal.studies import zoo as module
 from shoal.studies.reproduce import read_reference, read_spec
 from shoal.studies.zoo import FRESH, ZooConfig, chosen_agents, zoo
@@ -57,7 +58,7 @@ def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def run(monkeypatch: pytest.MonkeyPatch, checkout: Path, commands: Commands, **changed: Any) -> dict[str, Any]:
-    monkeypatch.setattr(module, "run_command", commands)
+    monkeypatch.setattr(finished, "run_command", commands)
     return zoo({**SIZE, **changed}, checkout / f"runs-{id(commands)}", lambda done, total, what: None)
 
 
@@ -68,7 +69,7 @@ def test_an_agent_is_trained_as_by_default_and_evaluated_on_fresh_seeds(
     found = run(monkeypatch, checkout, commands, only_envs=["CartPole-v1"], only_algos=["ppo"])
     train, evaluate = commands.words[0], commands.words[1]
     assert train[:4] == ["train", "CartPole-v1", "--algo", "ppo"]
-    assert {word for word in train if word.startswith("--")} == {
+    assert {word.partition("=")[0] for word in train if word.startswith("--")} == {
         *("--algo", "--out", "--quiet", "--no-report", "--seed", "--eval-episodes", "--sinks")
     }
     assert evaluate[evaluate.index("--seed") + 1] == str(FRESH) and "--sample" not in evaluate
@@ -117,7 +118,7 @@ def test_the_page_says_how_loaded_the_machine_was_and_which_budget_was_asked_for
     assert page[page.index(BEGIN) + 4].split(" | ")[7:9] == ["seconds", "load"]
     assert ppo[5] == "5,000" and ppo[7:9] == ["2", "7.2"]
     assert dqn[5] == "5,000 (`--steps 4000`)"
-    asked = [words[words.index("--steps") + 1] for words in commands.words if "--steps" in words]
+    asked = [word.partition("=")[2] for words in commands.words for word in words if word.startswith("--steps=")]
     assert asked == ["4000"] * 4
 
 

@@ -41,9 +41,15 @@ class Instants:
 
 
 @pytest.mark.slow
-def test_a_thousand_trials_cost_less_than_fifteen_seconds(tmp_path: Path) -> None:
-    values = {**VALUES, "scheduler": "none", "trials": 1000, "phases": 1, "workers": 8}
-    began = time.process_time()
-    study = run_study(values, folder=tmp_path / "study", trainings=Instants())
-    assert study.done and len(study.trials) == 1000
-    assert time.process_time() - began < 15
+def test_the_cost_of_a_trial_does_not_grow_with_their_number(tmp_path: Path) -> None:
+    """Its seconds depend on the machine; that a thousand trials take about four times as long as 250 does not."""
+
+    def cost(trials: int) -> float:
+        values = {**VALUES, "scheduler": "none", "trials": trials, "phases": 1, "workers": 8}
+        began = time.process_time()
+        study = run_study(values, folder=tmp_path / f"study-{trials}", trainings=Instants())
+        assert study.done and len(study.trials) == trials
+        return time.process_time() - began
+
+    cost(10)  # imports
+    assert cost(1000) < 2 * 4 * cost(250)

@@ -1,4 +1,4 @@
-"""What `shoal pause` and `shoal stop` share: both ask the training in a run folder to end, and wait until it has."""
+"""Shared code of `shoal pause` and `shoal stop`: both ask the training in a run folder to end, and wait until it has ended."""
 
 from __future__ import annotations
 

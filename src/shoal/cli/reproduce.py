@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import importlib
+import json
 import sys
 import time
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
-from shoal.cli.flags import one_positional, split, whole_number
+from shoal.cli.flags import Words, one_positional, split, whole_number
 from shoal.cli.series_progress import series_progress
 from shoal.core.errors import BadInput, nearest
 from shoal.studies.reproduce import experiments_folder, names, read_deviations, read_reference, read_spec
 
 SWITCHES = ("quick", "missing", "list", "json", "quiet", "help")
-OPTIONS = ("seeds", "out", "env", "algo", "problem")
+OPTIONS = ("seeds", "out", "resume", "env", "algo", "problem")
+BEGUN = "experiment.json"  # in the folder of an experiment: what it runs, from its start on
 # Modules that run experiments, by the first word of a spec's `runner = "room:name"`. Each has RUNNERS, by name.
 ROOMS = {
     "compare": "shoal.studies.compare",
@@ -28,6 +31,7 @@ ROOMS = {
 
 USAGE = """usage: shoal reproduce NAME [--quick] [--seeds N] [--out FOLDER] [--quiet] [--json]
        shoal reproduce zoo [--env ENV,...] [--algo ALGO,...] [--missing] [...]
+       shoal reproduce --resume FOLDER [--seeds N] [--quiet] [--json]
        shoal reproduce --list
 
 Repeats a published experiment, and writes our numbers beside the published ones: results.json, table.md, figures and
@@ -40,6 +44,7 @@ report.html. An experiment is a folder in experiments/ of a source checkout.
   --missing       zoo: only agents that have no row in docs/zoo.md yet, so that an interrupted run goes on
   --problem NAME  hypertrick-vs-hyperband: only these of its problems, separated by commas
   --out FOLDER    where to write (runs/reproduce-NAME-...)
+  --resume FOLDER continue an interrupted experiment, or one that now gets more seeds: its finished trainings are not repeated
   --quiet         no progress
   --json          one JSON object as the last line of standard output
 """
@@ -55,17 +60,20 @@ def run(words: list[str]) -> int:
         for name in names(root):
             print(f"{name:<18} {read_spec(root / name)['title']}")
         return 0
-    name = one_positional(parsed, "experiment (shoal reproduce --list shows them)")
+    earlier = _earlier(parsed) if "resume" in parsed.options else None
+    name = earlier["name"] if earlier else one_positional(parsed, "experiment (shoal reproduce --list shows them)")
     if name not in names(root):
         raise BadInput(f"unknown experiment {name!r}.{nearest(name, names(root))} There are: {', '.join(names(root))}.")
-    size = "quick" if "quick" in parsed.switches else "full"
+    size = earlier["size"] if earlier else "quick" if "quick" in parsed.switches else "full"
     spec = read_spec(root / name)
     chosen = {**spec.get("all", {}), **spec[size]}
-    if "seeds" in parsed.options:
-        chosen["seeds"] = whole_number(parsed, "seeds", 1)
-    chosen |= _part(parsed.options, "missing" in parsed.switches, name)
     if "problem" in parsed.options:
         chosen["problems"] = _problems(parsed.options["problem"], chosen, name)
+    chosen |= _part(parsed.options, "missing" in parsed.switches, name)
+    if earlier:
+        chosen = _continued(parsed.options["resume"], earlier, chosen)
+    if "seeds" in parsed.options:
+        chosen["seeds"] = whole_number(parsed, "seeds", 1)
     runner = find_runner(spec["runner"], name)
     reference = read_reference(root / name / "reference.csv")
     deviations = read_deviations(root / name / "README.md")
@@ -74,14 +82,20 @@ def run(words: list[str]) -> int:
     from shoal.run.files import one_line
     from shoal.run.folder import RunFolder, describe_machine
 
-    made = RunFolder.create(parsed.options.get("out"), "reproduce", name, size)
+    if earlier:
+        made = RunFolder(Path(parsed.options["resume"]))
+    else:
+        made = RunFolder.create(parsed.options.get("out"), "reproduce", name, size)
     folder = made.path
+    made.write_json(folder / BEGUN, {"name": name, "size": size, "settings": chosen})
     began = time.monotonic()
     with series_progress(name, quiet="quiet" in parsed.switches) as shown:
         try:
             found = runner(chosen, folder / "runs", shown.tell)
         except BadInput:
-            made.remove_if_empty()
+            if not earlier:
+                (folder / BEGUN).unlink()
+                made.remove_if_empty()
             raise
     document = {
         "name": name,
@@ -90,7 +104,7 @@ def run(words: list[str]) -> int:
         "size": size,
         "settings": chosen,
         "seeds": chosen.get("seeds", 1),
-        "took_s": time.monotonic() - began,
+        "took_s": None if earlier else time.monotonic() - began,  # a resumed one does not know its first part
         "machine": describe_machine(),
         "reference": reference,
         "deviations": deviations,
@@ -105,6 +119,43 @@ def run(words: list[str]) -> int:
         short = {key: document[key] for key in ("name", "size", "seeds", "took_s", "rows", "notes")}
         print(one_line({**short, "goals": reached, "out": str(folder)}), flush=True)
     return 0
+
+
+def _earlier(parsed: Words) -> dict[str, Any]:
+    """What the folder of `--resume` runs: the name of an experiment, its size and its settings."""
+    given: list[str] = [option for option in ("out", "env", "algo", "problem") if option in parsed.options]
+    given += [switch for switch in ("quick", "missing") if switch in parsed.switches]
+    if given or parsed.positional:
+        what = f"--{given[0]}" if given else repr(parsed.positional[0])
+        raise BadInput(f"--resume continues an experiment as it began, with other --seeds at most: leave out {what}")
+
+    from shoal.run.folder import read_json
+
+    path = Path(parsed.options["resume"]) / BEGUN
+    if not path.is_file():
+        raise BadInput(f"{parsed.options['resume']!r} is not the folder of an experiment: it has no {BEGUN}")
+    found = read_json(path)
+    if set(found) != {"name", "size", "settings"}:
+        raise BadInput(f"{str(path)!r} must have name, size and settings")
+    return found
+
+
+def _continued(folder: str, earlier: Mapping[str, Any], chosen: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings of an earlier experiment, unless its spec has other ones by now."""
+    began = dict(earlier["settings"])
+    picked = ("seeds", "problems", "only_envs", "only_algos", "missing")  # by options of the command
+    changed = sorted(
+        key for key in {*began, *chosen} if key not in picked and _as_json(began.get(key)) != _as_json(chosen.get(key))
+    )
+    if changed:
+        raise BadInput(
+            f"cannot continue {folder!r}: {changed[0]} of {earlier['name']} has changed since; start it again"
+        )
+    return began
+
+
+def _as_json(value: Any) -> str:
+    return json.dumps(value, sort_keys=True)
 
 
 def _part(options: Mapping[str, str], missing: bool, name: str) -> dict[str, Any]:

@@ -207,7 +207,8 @@ def _how(document: Document) -> list[str]:
     seeds = f"{document['seeds']} {'seed' if document['seeds'] == 1 else 'seeds'} each"
     interval_ = "; ours: mean over the seeds, in brackets its 95 % bootstrap interval" if document["seeds"] > 1 else ""
     size = f"Size {document['size']}, " if document["size"] else ""
-    lines = [f"{size}{seeds}{interval_}. {machine['cores']} cores ({machine['cpu']}), {clock(document['took_s'])}."]
+    took = "in parts" if document["took_s"] is None else clock(document["took_s"])
+    lines = [f"{size}{seeds}{interval_}. {machine['cores']} cores ({machine['cpu']}), {took}."]
     if document["size"] == "quick":
         lines.append(
             "Quick: shows that everything runs; trained too briefly to compare its numbers with the published ones."

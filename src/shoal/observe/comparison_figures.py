@@ -47,7 +47,7 @@ def curves(figure: Mapping[str, Any], reference: Reference) -> Figure:
     least = 1e-12 if scale == "log" else -np.inf  # a perfect score has no place on a logarithmic axis
     for axes, panel in zip(grid, panels, strict=True):
         for i, line in enumerate(panel["lines"]):
-            colour = PALETTE[i % len(PALETTE)]
+            colour = PALETTE[line.get("colour", i) % len(PALETTE)]
             if overlay:
                 steps, values = _aligned(line["runs"][:1], least)
                 axes.plot(steps, values[0], color=colour, label=line["name"], **OVERLAY[i % len(OVERLAY)])
@@ -56,7 +56,8 @@ def curves(figure: Mapping[str, Any], reference: Reference) -> Figure:
             middle = np.median(values, 0)
             if len(values) > 1:
                 axes.fill_between(steps, values.min(0), values.max(0), color=colour, alpha=0.12, lw=0)
-            axes.plot(steps, middle, color=colour, lw=1.6, label=line["name"])
+            stroke = {"ls": (0, (3, 2)), "lw": 1.2} if line.get("dashed") else {"lw": 1.6}
+            axes.plot(steps, middle, color=colour, label=line["name"], **stroke)
         axes.set_yscale(scale)
         axes.xaxis.set_major_formatter(EngFormatter(sep=""))
         axes.set_title(panel["title"], color=INK, fontsize=10, loc="left")

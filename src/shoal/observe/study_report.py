@@ -42,7 +42,7 @@ def write_study_report(folder: Path, document: Document) -> Path:
 
 
 def cards(document: Document) -> list[tuple[str, str, str]]:
-    """(what, value, how) of the figures on top."""
+    """The figures at the top of the page, each as (name, value, explanation)."""
     best, expected = document["best"], document["expected"]
     made = []
     if best is not None:

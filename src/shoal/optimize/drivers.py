@@ -22,7 +22,7 @@ PAUSE = 1.0  # seconds between two looks at drivers that say nothing
 CRASHES = 8  # of drivers in a row, after which f is refused; with many drivers, two of each
 
 
-class Told(msgspec.Struct, frozen=True):
+class DriverAnswer(msgspec.Struct, frozen=True):
     """A driver's answer. None where f or a constraint failed."""
 
     value: float | None
@@ -57,7 +57,7 @@ class Measure:
             told = [float(v) if math.isfinite(v) else None for v in (values[0], *found[:, 0])]
             reason = problem.last_error if told[0] is None else None
             took = time.perf_counter() - began
-            yield msgspec.json.encode(Told(told[0], told[1:], problem.evaluations - before, took, reason))
+            yield msgspec.json.encode(DriverAnswer(told[0], told[1:], problem.evaluations - before, took, reason))
 
 
 class Driver:
@@ -77,7 +77,7 @@ class Driver:
         """The evaluations that have ended since the last call."""
         found = []
         for message in self.process.hear():
-            told = msgspec.json.decode(message, type=Told)
+            told = msgspec.json.decode(message, type=DriverAnswer)
             value, *limits = (math.nan if v is None else v for v in (told.value, *told.limits))
             point, self._since = self.points.pop(0), time.perf_counter()
             found.append(Done(point, value, np.array(limits), told.evaluations, told.seconds, told.reason))
@@ -110,7 +110,10 @@ class Driver:
 
 
 class Drivers:
-    """Several of them. `close` ends the processes, with what they evaluate. `crash` says why f is not safe to call elsewhere."""
+    """Several drivers. `close` ends their processes, even during an evaluation.
+
+    `crash` is the reason why f must not be called in this process: it has ended a driver's. None until that happens.
+    """
 
     def __init__(self, problem: Problem, count: int) -> None:
         self._problem, self._crashes, self._most = problem, 0, max(CRASHES, 2 * count)

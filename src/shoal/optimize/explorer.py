@@ -204,7 +204,10 @@ class Explorer:
         return np.concatenate([even_knobs(problem, CANDIDATES, rng), moved])
 
     def regret(self) -> float:
-        """What the law may lose, on average over even conditions: the lowest mean above the lowest mean - sd. An estimate."""
+        """An estimate of the law's regret, averaged over evenly spread conditions.
+
+        At each condition it is the difference between the lowest mean and the lowest mean - sd.
+        """
         search, doubts = self.search(), [_unsure(model) for model in (self.surrogate, *self.models)]
         count = ESTIMATED if self.problem.n_conditions else 1
         conditions = even_conditions(self.problem, count, np.random.default_rng(0))

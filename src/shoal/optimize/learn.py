@@ -14,7 +14,7 @@ from shoal import launch
 from shoal.core.blueprint import named_leaves
 from shoal.core.errors import BadInput, RunFailed
 from shoal.core.program import Report
-from shoal.experiment import Plan, merge, resolve
+from shoal.experiment import Plan, merge, resolve, runtime_of
 from shoal.launch.compose import initial_state, make_algorithm
 from shoal.optimize import frugal, limits
 from shoal.optimize.choice import choose
@@ -121,7 +121,8 @@ def learn(
     seed = 0 if seed is None else seed
     drivers = (3 if sampler == "heterogeneous" else 1) if drivers is None else drivers
     chosen = runtime or ("fused" if problem.traceable else "processes")
-    actors = 1 if chosen == "fused" else drivers
+    traced = runtime_of(chosen).needs_pure_env
+    actors = 1 if traced else drivers
     episodes = _shared_out(actors) if episodes is None else episodes
     for name, value in (("drivers", drivers), ("steps", steps), ("episodes", episodes), ("time_steps", time_steps)):
         if value < 1:
@@ -132,8 +133,8 @@ def learn(
         raise BadInput(f"keep is {keep!r}: one of {', '.join(KEEP)}")
     if algo not in DEFAULTS:
         raise BadInput(f"algo is {algo!r}; laws are learnt by one of {', '.join((*DEFAULTS, frugal.ALGO))}, or auto")
-    if chosen == "fused" and not problem.traceable:
-        raise BadInput(f"runtime 'fused' compiles f: {problem.name} is called as {problem.kind}, not traced by JAX")
+    if traced and not problem.traceable:
+        raise BadInput(f"runtime {chosen!r} compiles f: {problem.name} is called as {problem.kind}, not traced by JAX")
     if episodes % actors:
         raise BadInput(f"episodes is {episodes}: it must be a multiple of the {actors} drivers, which share them")
     source = ProblemSource(problem, time_steps, sampler, drivers)
@@ -145,7 +146,7 @@ def learn(
             "net": NET,
             "runtime": chosen,
             # No overlap: a law's policy becomes narrow, and a narrow policy cannot learn from another one's actions.
-            "topology": "sequential" if chosen == "fused" else {"name": "sync", "overlap": False},
+            "topology": "sequential" if traced else {"name": "sync", "overlap": False},
             "actors": actors,
             "envs": episodes // actors,
             "steps": steps * episodes * time_steps,
@@ -245,9 +246,7 @@ def learn(
         "first_msle_var": logs.first_var,
         "last_msle_mean": logs.last_mean,
         "last_msle_var": logs.last_var,
-        "time": None
-        if chosen == "fused"
-        else {k: outcome.times.get(k, 0.0) for k in ("collect", "learn", "broadcast")},
+        "time": None if traced else {k: outcome.times.get(k, 0.0) for k in ("collect", "learn", "broadcast")},
         "seed": seed,
         "run": str(folder.path),
     }

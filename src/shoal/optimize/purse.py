@@ -30,7 +30,7 @@ class Purse:
 
     @property
     def tries(self) -> int:
-        """Evaluations that may fail before the first update would no longer fit."""
+        """Number of points to try until f succeeds; after more failures the budget would not suffice for one update."""
         return min(PROBES, 1 + (self._left(tried=1) - self._update) // self._calls)
 
     def spare(self, tried: int, most: int) -> int:

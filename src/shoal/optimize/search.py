@@ -234,7 +234,7 @@ class Search:
         return s.centre + s.scale * value, s.scale * gradient
 
     def _sweep(self, points: np.ndarray) -> np.ndarray:
-        """Each knob that is not real in turn through all its values, the others held."""
+        """Improve the points one discrete knob after another: try all its values, hold the others, and keep the best."""
         for i, axis in enumerate(self._problem.knobs):
             if isinstance(axis, Real):
                 continue

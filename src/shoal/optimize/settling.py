@@ -26,7 +26,7 @@ ROBUST = ("mean", "worst")
 
 
 def check_robust(robust: Any) -> None:
-    """Refuse what is neither one of `ROBUST` nor a quantile."""
+    """Raise `BadInput` unless `robust` is one of `ROBUST` or a quantile."""
     number = isinstance(robust, int | float) and not isinstance(robust, bool) and 0 <= robust <= 1
     if robust not in ROBUST and not number:
         raise BadInput(f"robust={robust!r}: it must be one of {', '.join(ROBUST)}, or a quantile from 0 to 1")

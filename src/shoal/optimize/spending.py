@@ -30,7 +30,10 @@ Known = tuple[np.ndarray, np.ndarray, np.ndarray]  # points [n, width], values [
 
 
 class Spending:
-    """The loop. `called` counts the calls of f, `fresh` the points that they gave; `known` are those of a stopped run."""
+    """The loop that spends the budget: it proposes points, evaluates f there and fits the surrogate.
+
+    `called` counts the calls of f, and `fresh` the new points that they gave. `known` are the points of a stopped run.
+    """
 
     def __init__(
         self,

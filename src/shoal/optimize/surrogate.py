@@ -114,7 +114,7 @@ class Surrogate:
         return value + prior, -0.5 * slope + pull
 
     def given(self, rows: np.ndarray, values: np.ndarray, failed: np.ndarray | None = None) -> None:
-        """Condition on these rows, all of them. If the first rows are those of the last time, only the others are factorised."""
+        """Condition on exactly these rows. If they begin with those of the previous call, only the new ones are factorised."""
         known = len(self.rows)
         grown = self._of is self.theta and known <= len(rows) and np.array_equal(rows[:known], self.rows)
         self.rows, self.values = rows, values

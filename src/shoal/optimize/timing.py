@@ -12,11 +12,12 @@ from typing import Any
 import numpy as np
 
 from shoal.core.config import NonNegativeFloat, Positive, build
-from shoal.experiment import cores
 from shoal.optimize.functions import make
 from shoal.optimize.learn import learn
 from shoal.optimize.learnt import Learnt
 from shoal.optimize.problem import Problem
+from shoal.process.device import available_memory
+from shoal.process.limits import cores
 from shoal.run.sinks import read_metrics
 
 PUBLISHED_STEPS = 10_000  # steps behind the published seconds
@@ -207,9 +208,5 @@ def _runtime_figures(
 
 
 def _room_for() -> int:
-    """The number of drivers' processes that fit into free memory; no limit if that is unknown."""
-    try:
-        words = Path("/proc/meminfo").read_text().split("MemAvailable:")[1].split()
-    except (OSError, IndexError):  # not Linux
-        return 2**31
-    return max(2, int(int(words[0]) / 2**20 / _WORKER_GB))
+    """The number of drivers' processes that fit into the memory that is left."""
+    return max(2, int(available_memory() / 2**30 / _WORKER_GB))

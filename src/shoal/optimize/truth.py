@@ -198,7 +198,7 @@ def _zoom(problem: Problem, start: Optimum, free: np.ndarray, around: int, rng: 
 
 
 def _sweep(problem: Problem, start: Optimum) -> Optimum:
-    """Each discrete knob in turn through all its values, the others held."""
+    """Improve the optimum one discrete knob after another: try all its values, hold the others, and keep the best."""
     best, at = start, 0
     for axis in problem.knobs:
         if not isinstance(axis, Real):

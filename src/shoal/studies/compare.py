@@ -6,7 +6,6 @@ interrupted run starts over, so that its times are those of one uninterrupted ru
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,9 +13,8 @@ from typing import Any
 
 from shoal.core.config import Positive, build
 from shoal.core.errors import BadInput, RunFailed
-from shoal.process.commands import run_command
-from shoal.run.folder import read_json
-from shoal.studies.grid import GridConfig, Skipped, Way, flags, ways_of
+from shoal.studies.finished import finished_run
+from shoal.studies.grid import GridConfig, Skipped, Way, ways_of
 from shoal.studies.measured import Values, figures, measure, rows_of
 
 Tell = Callable[[int, int, str], None]  # runs done, runs in all, name of the next run
@@ -101,25 +99,7 @@ def compare(config: GridConfig, folder: Path, tell: Tell, say: Say = lambda line
 
 
 def _run(way: Way, seed: int, folder: Path) -> Path:
-    """The folder of a finished run, which is trained first if it is missing."""
-    out = folder / way.folder(seed)
-    if _finished(out):
-        return out
-    shutil.rmtree(out, ignore_errors=True)
-    out.parent.mkdir(parents=True, exist_ok=True)
-    settings = {**_QUIET, **way.settings, "seed": seed}
-    done = run_command(["train", way.env, "--out", str(out), "--quiet", "--no-report", *flags(settings)])
-    if done.code == BadInput.exit_code:
-        raise BadInput(done.reason)
-    if done.code:
-        raise RunFailed(done.reason)
-    if not _finished(out):
-        raise KeyboardInterrupt  # the run was stopped, so the comparison stops too
-    return out
-
-
-def _finished(out: Path) -> bool:
-    return (out / "summary.json").is_file() and not read_json(out / "summary.json")["stopped"]
+    return finished_run(["train", way.env], {**_QUIET, **way.settings, "seed": seed}, folder / way.folder(seed))
 
 
 def _line(name: str, seed: int, values: Values) -> str:

@@ -16,9 +16,10 @@ from shoal.core.config import Positive
 from shoal.core.errors import BadInput, nearest
 from shoal.experiment import AXES, Settings, resolve
 from shoal.launch.compose import make_algorithm
+from shoal.studies.words import NONE, word
 from shoal.topologies import TOPOLOGIES
 
-NONE = "-"  # the consistency of a topology that offers no choice
+WORKERS = next(name for name, entry in TOPOLOGIES.items() if entry.each_learns)  # whose workers share parameters
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -128,7 +129,7 @@ def _settle(config: GridConfig, chosen: dict[str, Any]) -> tuple[dict[str, str],
     if topology is None and consistency is not None:
         algo = ALGOS.get(chosen["algo"])
         usual = "sync" if algo is None else algo.usual_topology
-        topology = usual if _has_consistency(usual) else "shared_params"
+        topology = usual if _has_consistency(usual) else WORKERS
     if topology is not None and not _has_consistency(topology):
         consistency = None
     own = {k: v for k, v in chosen.items() if k not in ("algo", "topology", "consistency", "actors")}
@@ -141,8 +142,8 @@ def _settle(config: GridConfig, chosen: dict[str, Any]) -> tuple[dict[str, str],
 
 
 def _has_consistency(topology: str) -> bool:
-    config = getattr(TOPOLOGIES.get(topology), "Config", None)
-    return config is not None and "consistency" in {f.name for f in fields(config)}
+    entry = TOPOLOGIES.get(topology)  # None for an import path
+    return entry is not None and "consistency" in {f.name for f in fields(entry.Config)}
 
 
 def _labels(keys: Mapping[str, str], shown: Sequence[str]) -> dict[str, str]:
@@ -154,17 +155,3 @@ def _labels(keys: Mapping[str, str], shown: Sequence[str]) -> dict[str, str]:
     parts = [name(axis) for axis in shown if axis != "actors" and keys.get(axis, NONE) != NONE]
     series = " ".join(parts) or keys["algo"]
     return {"series": series, "way": f"{series} x{keys['actors']}" if "actors" in shown else series}
-
-
-def flags(settings: Mapping[str, Any]) -> list[str]:
-    """Settings as flags of `shoal train`, two words each."""
-    return [part for name, value in settings.items() for part in (f"--{name.replace('_', '-')}", word(value))]
-
-
-def word(value: Any) -> str:
-    """A value as it is written on the command line."""
-    if value is None:
-        return NONE
-    if isinstance(value, bool):
-        return str(value).lower()
-    return ",".join(map(word, value)) if isinstance(value, list | tuple) else str(value)

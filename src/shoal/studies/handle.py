@@ -12,7 +12,7 @@ import signal
 import socket
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,7 @@ from shoal.process.relay import RemoteCommand, launcher_words
 from shoal.process.signals import PAUSE, STOP
 from shoal.run.folder import RunFolder, read_json
 from shoal.run.sinks import MetricLines
-from shoal.studies.grid import word
+from shoal.studies.words import flags_of
 
 LOOK = 0.1  # seconds between two looks at a run
 
@@ -188,18 +188,3 @@ class RunHandle:
 def wait_for_any(runs: Sequence[RunHandle], seconds: float = LOOK) -> None:
     """Wait until one of the runs that these handles have started ends, at most this long."""
     commands.wait_for_any([run._command for run in runs if run._command is not None], seconds)
-
-
-def flags_of(settings: dict[str, Any]) -> list[str]:
-    """Settings as `shoal train` takes them on its command line: `--algo ppo --algo.clip 0.3`."""
-    flat = flattened({name: value for name, value in settings.items() if value is not None})
-    return [f"--{name.replace('_', '-')}={word(value)}" for name, value in flat.items() if value is not None]
-
-
-def flattened(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings by the names of their flags: `algo={"name": "a2c", "unroll": 8}` becomes `algo` and `algo.unroll`."""
-    flat: dict[str, Any] = {}
-    for name, value in nest(settings).items():
-        table = value if isinstance(value, Mapping) else {"": value}
-        flat |= {name if field in ("", "name") else f"{name}.{field}": entry for field, entry in table.items()}
-    return flat

@@ -5,7 +5,6 @@ Each training is a `shoal train` in a process of its own, as a user would start 
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,13 +13,12 @@ from typing import Any
 import numpy as np
 
 from shoal.core.config import Positive, Several, build
-from shoal.core.errors import BadInput, RunFailed
-from shoal.process.commands import run_command
+from shoal.core.errors import BadInput
 from shoal.run.folder import read_json
 from shoal.run.sinks import read_metrics
 from shoal.run.timeline import series, timeline
 from shoal.studies.estimators import estimates
-from shoal.studies.grid import flags
+from shoal.studies.finished import finished_run, succeeded
 
 Tell = Callable[[int, int, str], None]  # runs done, runs in all, name of the next run
 TAIL = 0.2  # last share of a run over which its final return is averaged
@@ -127,7 +125,7 @@ def gamma(size: Mapping[str, Any], folder: Path, tell: Tell) -> dict[str, Any]:
         rows.append({"keys": {"gamma": f"{g:g}"}, "values": values})
         clip = folder / f"gamma-{g:g}.mp4"
         words = ["play", str(runs[0]), "--video", str(clip), "--max-steps", str(config.clip_steps), "--quiet"]
-        _command(words)
+        succeeded(words)
         sight = "short-sighted" if g == min(config.gammas) else "far-sighted" if g == max(config.gammas) else "between"
         clips.append({"title": f"gamma {g:g}", "hint": f"{sight}: a greedy episode, seed 0", "file": str(clip)})
     curves = _curves(config.env, {f"gamma {g:g}": runs for g, runs in found.items()})
@@ -135,12 +133,6 @@ def gamma(size: Mapping[str, Any], folder: Path, tell: Tell) -> dict[str, Any]:
 
 
 def _train(config: HorizonConfig, more: Mapping[str, Any], seed: int, out: Path) -> Path:
-    """The folder of a finished run, which is trained first if it is missing."""
-    summary = out / "summary.json"
-    if summary.is_file() and not read_json(summary)["stopped"]:
-        return out
-    shutil.rmtree(out, ignore_errors=True)
-    out.parent.mkdir(parents=True, exist_ok=True)
     settings = {
         "algo": "a2c",
         "topology": "ga3c",
@@ -154,16 +146,7 @@ def _train(config: HorizonConfig, more: Mapping[str, Any], seed: int, out: Path)
         **config.settings,
         **more,
     }
-    _command(["train", config.env, "--out", str(out), "--quiet", "--no-report", *flags(settings)])
-    if not summary.is_file() or read_json(summary)["stopped"]:
-        raise KeyboardInterrupt  # the run was stopped, so the experiment stops too
-    return out
-
-
-def _command(words: list[str]) -> None:
-    done = run_command(words)
-    if done.code:
-        raise BadInput(done.reason) if done.code == BadInput.exit_code else RunFailed(done.reason)
+    return finished_run(["train", config.env], settings, out)
 
 
 def _values(runs: list[Path]) -> dict[str, list[Any]]:

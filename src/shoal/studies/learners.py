@@ -24,7 +24,10 @@ UPDATE = -1  # the number of the event "a joint update ends"; actors have number
 
 
 class Times(NamedTuple):
-    """Seconds. `joint` is a learner's own part of an update with others, `exchange` what it adds by the number of learners."""
+    """Durations in seconds.
+
+    `joint` is a learner's own part of an update with others; `exchange` is the time that the exchange adds, by number of learners.
+    """
 
     unroll: float
     alone: float

@@ -20,11 +20,11 @@ import numpy as np
 
 from shoal.core.config import Positive, build
 from shoal.core.errors import BadInput, RunFailed, nearest
-from shoal.process.commands import Finished, run_command
 from shoal.run.folder import describe_machine, read_json
-from shoal.studies.grid import flags
+from shoal.studies.finished import succeeded
 from shoal.studies.reproduce import experiments_folder, read_reference
 from shoal.studies.statistics import interval, iqm
+from shoal.studies.words import flags_of
 from shoal.studies.zoo_page import Measured, publish, reached, read_rows
 
 Tell = Callable[[int, int, str], None]
@@ -116,13 +116,13 @@ def _measure(env: str, algo: str, seed: int, config: ZooConfig, out: Path) -> di
     budget = config.budgets.get(f"{env} {algo}")
     shorter = {} if budget is None else {"steps": budget}
     own = {**shorter, **config.settings, "seed": seed, "eval_episodes": 0, "sinks": "jsonl"}
-    _done(run_command(["train", env, "--algo", algo, "--out", str(out), "--quiet", "--no-report", *flags(own)]))
+    succeeded(["train", env, "--algo", algo, "--out", str(out), "--quiet", "--no-report", *flags_of(own)])
     load, _, _ = os.getloadavg()
     summary = read_json(out / "summary.json")
     if summary.get("ended") == "stopped":
         raise KeyboardInterrupt  # the run was stopped, so the zoo stops too
     words = ["eval", str(out), "--episodes", str(config.episodes), "--seed", str(FRESH + seed), "--json", "--quiet"]
-    played = json.loads(_done(run_command(words)).out.strip().splitlines()[-1])
+    played = json.loads(succeeded(words).out.strip().splitlines()[-1])
     if played["eval_faults"]:
         raise RunFailed(f"{played['eval_faults']} episodes of the evaluation broke (seed {seed})")
     return {
@@ -131,12 +131,6 @@ def _measure(env: str, algo: str, seed: int, config: ZooConfig, out: Path) -> di
         "seconds": float(summary["wall_s"]),
         "load": load,
     }
-
-
-def _done(finished: Finished) -> Finished:
-    if finished.code:
-        raise (BadInput if finished.code == BadInput.exit_code else RunFailed)(finished.reason)
-    return finished
 
 
 def summarise(

@@ -13,7 +13,7 @@ from shoal.core.errors import BadInput
 from shoal.experiment import nest, resolve
 from shoal.launch.compose import make_algorithm
 from shoal.process.relay import launcher_words
-from shoal.studies.grid import word
+from shoal.studies.words import word
 from shoal.tuning.phases import Phase, parse_phase
 from shoal.tuning.population import check_space, fused_plan
 from shoal.tuning.scheduler import Scheduler

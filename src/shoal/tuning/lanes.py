@@ -34,7 +34,6 @@ from shoal.tuning.phases import WINDOW, Phase
 
 VARIES = ("learning_rate", "gamma", "lam", "entropy", "clip")  # fields that are only used in arithmetic
 CALL = 16  # most updates per call
-_MOVING = ("envs", "carry", "first", "starts")
 
 
 class LaneProgram:
@@ -252,7 +251,7 @@ class Lane:
         if self.code is not None:
             return
         loop = self.loop if self.loop is not None else self.program.loop_of(self)
-        parts = {"loop": named_leaves({name: getattr(loop, name) for name in _MOVING})}
+        parts = {"loop": named_leaves(loop.acting)}
         parts["episodes-0"] = self.tracker.snapshot()
         arrays = {f"state/{name}": np.asarray(array) for name, array in named_leaves(loop.learner).items()}
         for part, leaves in parts.items():

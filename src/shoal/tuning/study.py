@@ -27,7 +27,7 @@ from shoal.process.lock import RunLock
 from shoal.process.signals import StopRequest
 from shoal.run.files import pretty, write_atomically
 from shoal.run.folder import RunFolder, describe_machine, read_json
-from shoal.studies.handle import flags_of
+from shoal.studies.words import flags_of
 from shoal.tuning.book import Book, StorageLost, opened_storage, storage_failures, without_password
 from shoal.tuning.config import Plan, StudyConfig, make_config, prepare
 from shoal.tuning.events import Closed, Course, Event, Opened, Trial
