@@ -35,7 +35,7 @@ from shoal.run.folder import RunFolder, read_json, ways
 from shoal.runtimes.threads import aside
 from shoal.studies import statistics
 from shoal.studies.handle import RunHandle as RunHandle
-from shoal.studies.handle import flattened
+from shoal.studies.words import flattened
 
 if TYPE_CHECKING:
     from shoal.tuning.study import Study

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
-import os
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -15,6 +13,7 @@ import msgspec
 
 from shoal.algos import ALGOS
 from shoal.core import config as configs
+from shoal.core.algorithm import Algorithm
 from shoal.core.config import NonNegative, NonNegativeFloat, Positive
 from shoal.core.errors import BadInput, nearest
 from shoal.core.spec import EnvSpec
@@ -23,10 +22,11 @@ from shoal.envs.source import EnvSource, Source, find
 from shoal.nets.actor_critic import ActorCritic
 from shoal.nets.continuous import CONTINUOUS_NETS
 from shoal.nets.q_network import QNetwork
-from shoal.process.limits import core_quota
+from shoal.process.limits import cores
 from shoal.runtimes import RUNTIMES
 from shoal.runtimes.session import Runtime
 from shoal.topologies import TOPOLOGIES
+from shoal.topologies.topology import Topology
 from shoal.tuned import tuned
 
 AXES = ("algo", "topology", "runtime", "net")
@@ -113,9 +113,9 @@ class Plan:
     topology: Any
     runtime: Any
     net: Any
-    algo_class: Callable[..., Any]
-    topology_class: Any
-    runtime_class: Any
+    algo_class: type[Algorithm]
+    topology_class: type[Topology]
+    runtime_class: type[Runtime]
     net_class: Callable[..., Any]
     notes: tuple[str, ...] = ()  # choices made for the user that are worth a line
 
@@ -244,9 +244,9 @@ def resolve(env: Any, loose: Mapping[str, Any], trained: bool = False) -> Plan:
             f"algorithm {settings.algo!r} does not fit topology {topology_name!r}; it fits {', '.join(fitting)}"
         )
     if settings.learners != 1 and not topology_class.many_learners:
-        several = ", ".join(name for name, entry in TOPOLOGIES.items() if entry.many_learners) or "none so far"
+        several = ", ".join(name for name, entry in TOPOLOGIES.items() if entry.many_learners)
         raise BadInput(
-            f"--learners is {settings.learners}: topology {topology_name!r} has one learner; more are for {several}"
+            f"--learners is {settings.learners}: topology {topology_name!r} has one learner; several need --topology {several}"
         )
     if settings.until_eval is None and settings.until_eval_by != "greedy":
         raise BadInput(f"--until-eval-by is {settings.until_eval_by!r}: it goes with --until-eval")
@@ -310,13 +310,6 @@ def even_actors(cores: int, learners: int, envs: int) -> int:
     """One actor per core, or the nearest lower number that divides `envs` and is a multiple of `learners`."""
     fitting = [n for n in range(learners, cores + 1) if envs % n == 0 and n % learners == 0]
     return max(fitting, default=max(learners, min(cores, envs)))
-
-
-def cores() -> int:
-    """The number of cores that this process may use, by affinity and by its quota of CPU time."""
-    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1)
-    quota = core_quota()
-    return allowed if quota is None else max(1, min(allowed, math.ceil(quota)))
 
 
 def _plain_names(names: Mapping[str, Any]) -> dict[str, str]:

@@ -145,6 +145,16 @@ class Train:
             self._tree |= more
         return {pid for pid in self._tree if _alive(pid)}
 
+    def cpu(self) -> float:
+        """Seconds of cores that the living processes of this run have used, in the kernel's ticks of 10 ms."""
+        return sum(_ticks(pid) for pid in self.tree()) / os.sysconf("SC_CLK_TCK")
+
+    def waits(self) -> bool:
+        """Whether nothing of this run is at work: all of it waits for something."""
+        before = self.cpu()
+        time.sleep(0.1)
+        return self.cpu() == before
+
     def signal(self, number: signal.Signals) -> None:
         self.process.send_signal(number)
 
@@ -186,6 +196,14 @@ def _alive(pid: int) -> bool:
     except (FileNotFoundError, ProcessLookupError):
         return False
     return state != "Z"
+
+
+def _ticks(pid: int) -> int:
+    try:
+        user, system = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[11:13]
+    except (FileNotFoundError, ProcessLookupError):
+        return 0
+    return int(user) + int(system)
 
 
 def _parents() -> dict[int, int]:

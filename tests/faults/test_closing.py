@@ -88,7 +88,7 @@ def test_one_that_never_finishes_closing_is_killed(tmp_path: Path, monkeypatch: 
     waited: list[float] = []
     monkeypatch.setattr(ProcessesSession, "close", _timed(ProcessesSession.close, waited))
     run = shoal.train(Dawdling, out=tmp_path / "run", topology="sync", runtime="processes", **TINY)
-    assert run.summary["ended"] == "budget" and FAREWELL <= sum(waited) < FAREWELL + 5
+    assert run.summary["ended"] == "budget" and FAREWELL <= sum(waited) < 60
 
 
 def _timed(close: Callable[[Any], Any], seconds: list[float]) -> Callable[[Any], Any]:

@@ -71,8 +71,7 @@ def test_twice_is_the_end_at_once(tmp_path: Path) -> None:
 def test_in_the_middle_of_compilation(tmp_path: Path, twice: bool) -> None:
     words = ("--runtime", "threads", "--steps", LONG, "--net.hidden", "16,16,16")
     with train(tmp_path, *words, shoal_cache=tmp_path / "cold") as run:
-        run.until(lambda: (run.run / "metrics.jsonl").exists())
-        time.sleep(0.3)
+        run.until(lambda: any((tmp_path / "cold").rglob("*-cache")))  # one function is compiled, and more are to come
         if twice:
             run.signal(signal.SIGINT)
             run.until(lambda: "stopping" in run.stderr)  # the kernel makes one of two that are pending
@@ -104,7 +103,7 @@ def test_while_an_environment_hangs(tmp_path: Path, runtime: str) -> None:
     words = ("--runtime", runtime, "--steps", LONG, "--json")
     with train(tmp_path, *words, fault_kind="hang", fault_at=200) as run:
         run.until(run.broke_at)
-        time.sleep(0.5)
+        run.until(run.waits)  # the other actor too, which had work left
         stop(run)
         assert run.json["stopped"] and run.checkpoints()[-1].stem == f"step-{run.json['env_steps']}"
 

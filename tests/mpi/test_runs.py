@@ -104,21 +104,18 @@ def test_a_lost_rank_ends_the_job_and_resume_goes_on(tmp_path: Path) -> None:
     assert resumed.lines[-1]["stopped"] and resumed.lines[-1]["env_steps"] >= steps + 1000
 
 
-@pytest.mark.parametrize(
-    ("topology", "ranks", "full"),
-    [pytest.param("sync", 2, 200, marks=pytest.mark.slow), ("shared_params", 3, 100)],  # these have one a worker
-)
-def test_the_replay_is_there_again_after_a_resume(topology: str, ranks: int, full: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("topology", "ranks"), [pytest.param("sync", 2, marks=pytest.mark.slow), ("shared_params", 3)])
+def test_the_replay_is_there_again_after_a_resume(topology: str, ranks: int, tmp_path: Path) -> None:
     words = ["--runtime", "mpi", "--algo", "dqn", "--algo.capacity", "200", "--algo.warmup", "32", "--quiet"]
     words += ["--topology", topology]
     job = Job.train(tmp_path, ranks, "CartPole-v1", *TINY, *words, "--steps", "1280", "--out", "run")
     assert job.end() == 0, job.err.read_text()
     metrics = tmp_path / "run" / "metrics.jsonl"
     before = len(read_metrics(metrics))
-    resumed = Job.train(tmp_path, ranks, "--resume", "run", "--steps", "1408", "--quiet", "--no-report")
+    resumed = Job.train(tmp_path, ranks, "--resume", "run", "--steps", "1344", "--quiet", "--no-report")
     assert resumed.end() == 0, resumed.err.read_text()
     rows = [row["replay/rows"] for row in read_metrics(metrics)[before:] if "replay/rows" in row]
-    assert rows and rows[0] == full, "full at once, as it had been"
+    assert rows and max(rows) > 64, "more rows than the resumed run has made"
 
 
 def _steps(run: Path) -> int:
@@ -173,7 +170,9 @@ def _nothing(ports: Any, context: Any) -> Any:
 def _program(*names: str) -> Program:
     def role(name: str, main: bool) -> RoleSpec:
         kind = name.partition("-")[0]
-        return RoleSpec(name=name, build=_nothing, main=main, kind=kind, steps_env=kind == "actor")
+        return RoleSpec(
+            name=name, build=_nothing, main=main, kind=kind, steps_env=kind == "actor", learns=kind == "learner"
+        )
 
     return Program(roles=tuple(role(name, i == 0) for i, name in enumerate(names)))
 

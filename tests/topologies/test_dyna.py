@@ -303,3 +303,14 @@ def test_the_learner_waits_for_as_many_rounds_as_it_is_told_to(runtime: str, tmp
     )  # three blocks at least; each has a first step
     if runtime == "inline":  # beside threads, planners make as many more as the learner's update takes time
         assert max(warm) <= (3 + 2) * most  # and what the two planners had ready besides
+
+
+KNOBS: dict[str, Any] = {"mix": 0.0, "imagined": 20, "model_batch": 8, "model_gradients": 2, "holdout": 0.5}
+
+
+@pytest.mark.slow
+def test_every_knob_of_the_roles_is_read(tmp_path: Path) -> None:
+    """Another value makes other weights; those of the algorithm itself are in tests/algos/test_dyna_q.py."""
+    flipped: list[dict[str, Any]] = [{}, *({knob: value} for knob, value in KNOBS.items())]
+    runs = [train(tmp_path / str(i), algo={"adapt": False, **knob}) for i, knob in enumerate(flipped)]
+    assert len({run.params_hash for run in runs}) == len(flipped)

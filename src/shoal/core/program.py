@@ -198,6 +198,7 @@ class RoleSpec:
     kind: str = "actor"  # prefix of fault names: actor_died
     steps_env: bool = False  # calls environments: only such a role can be declared hung, or be given helper ranks
     core: int | None = None  # the preferred core, counted from 0
+    learns: bool = False  # a learner beside the main role: placed next to it, where roles have an order
 
 
 @dataclass(frozen=True, kw_only=True)

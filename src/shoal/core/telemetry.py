@@ -76,6 +76,11 @@ def mean_metrics(news: Sequence[News]) -> dict[str, float]:
     return {name: over_all(name, numbers) for name, numbers in known.items()}
 
 
+def lags_of(version: int, *acted: np.ndarray) -> np.ndarray:
+    """[rows] age, at this version, of the weights that acted on each row; `acted` has their versions."""
+    return version - np.concatenate([versions.ravel() for versions in acted])
+
+
 def metric_name(name: str) -> str:
     """The logged name: an algorithm's `policy` becomes `loss/policy`; a name with a prefix of its own keeps it."""
     return name if "/" in name else f"loss/{name}"

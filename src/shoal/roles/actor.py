@@ -14,7 +14,7 @@ from shoal.core.program import Context, Part, Ports, Snapshot, Steps
 
 
 class Actor:
-    """For each unroll, reads the version that `schedule` names, fills a slot and pushes it."""
+    """An actor. For each unroll it reads the weights of the version that `schedule` names, fills a slot and pushes it."""
 
     def __init__(
         self, blueprint: Blueprint, index: int, schedule: Callable[[int], int], ports: Ports, context: Context

@@ -49,7 +49,7 @@ def news_format(blueprint: Blueprint) -> NewsFormat:
 
 
 class AsyncActor:
-    """For each unroll, takes the newest weights, fills a slot and pushes it."""
+    """An actor that does not wait for learners. For each unroll it takes the newest weights, fills a slot and pushes it."""
 
     def __init__(self, blueprint: Blueprint, index: int, policy: ActorPolicy, ports: Ports, context: Context) -> None:
         self._blueprint, self._index, self._policy = blueprint, index, policy
@@ -235,8 +235,3 @@ def last_report(before: Report, steps: int, episodes: tuple[Episode, ...]) -> Re
     """The final report, when all actors have ended and their last unrolls made no update."""
     metrics = {name: value for name, value in before.metrics.items() if not name.startswith("time/")}
     return replace(before, env_steps=steps, episodes=episodes, metrics=metrics, lags={})
-
-
-def lags_of(slots: Sequence[Slot], version: int) -> np.ndarray:
-    """[rows] age in versions of the weights that acted on each row."""
-    return version - np.concatenate([slot["version"].ravel() for slot in slots])

@@ -21,7 +21,7 @@ from shoal.core.blueprint import Blueprint
 from shoal.core.keys import ACTING, LEARNING, key_data
 from shoal.core.ports import Board, Call, Op, SharedStream, Stream
 from shoal.core.program import Context, Episode, Ports, Report, Snapshot, Steps
-from shoal.core.telemetry import News, NewsFormat, mean_metrics, metric_name
+from shoal.core.telemetry import News, NewsFormat, lags_of, mean_metrics, metric_name
 from shoal.core.trajectory import as_trajectory
 from shoal.core.weights import to_vector
 from shoal.learning.handed_in import adopted
@@ -298,7 +298,7 @@ class Applier:
             else:
                 self._watch.bad(seen_in(blueprint.algorithm, self.state, found.metrics))
                 known = actor = None
-            lag = self.version - slot["acted"].ravel()
+            lag = lags_of(self.version, slot["acted"])
             stream.release(lane)
             lags.update(lag.tolist())
             self.version += 1

@@ -19,14 +19,14 @@ from shoal.core.blueprint import Blueprint
 from shoal.core.errors import BadInput
 from shoal.core.ports import Board, Group, GroupBroken, Op
 from shoal.core.program import Context, Episode, Ports, Reply, Report, Snapshot, Steps
-from shoal.core.telemetry import is_maximum
+from shoal.core.telemetry import is_maximum, lags_of
 from shoal.core.trajectory import as_trajectory
 from shoal.core.weights import from_words, layout_of, moved, to_vector, to_words, words_of
 from shoal.learning.handed_in import adopted
 from shoal.learning.intake import BatchSource, Intake
 from shoal.learning.joint_update import JointUpdate, Together
 from shoal.learning.soundness import Watch
-from shoal.roles.async_actor_learner import FOREVER, ActorNews, lags_of, last_report
+from shoal.roles.async_actor_learner import FOREVER, ActorNews, last_report
 
 LAGS = 64  # bins of the histogram of lags; the last one holds all larger lags
 COUNTS = ("unrolls", "dropped", "helped", "news_steps")  # summed over learners; only the first gets the actors' news
@@ -163,7 +163,7 @@ class JointLearner:
         state, metrics = yield from self._update(
             self.state, self._acted(), [as_trajectory(slot) for slot in slots], self.version, progress
         )
-        lags = np.maximum(lags_of(slots, self.version), 0)
+        lags = np.maximum(lags_of(self.version, *(slot["version"] for slot in slots)), 0)
         binned = np.bincount(np.minimum(lags, LAGS - 1), minlength=LAGS)
         metrics |= {
             "lag/versions": float(lags.mean()),

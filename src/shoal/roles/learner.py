@@ -18,6 +18,7 @@ from shoal.core.algorithm import LearnerState
 from shoal.core.blueprint import Blueprint
 from shoal.core.ports import Board, Op, Slot, Stream
 from shoal.core.program import Context, Part, Ports, Reply, Report, Snapshot, Steps
+from shoal.core.telemetry import lags_of
 from shoal.core.trajectory import as_trajectory
 from shoal.core.weights import to_vector
 from shoal.learning.handed_in import adopted
@@ -68,7 +69,7 @@ class Trainer:
         progress = blueprint.progress(self.version, steps)
         self.state, self.actor, metrics = self._update(self.state, acted, trajectories, self.version, progress)
         learnt = now() - before
-        lag = self.version - np.concatenate([slot["version"].ravel() for slot in slots])
+        lag = lags_of(self.version, *(slot["version"] for slot in slots))
         episodes = tuple(
             episode
             for slot, tracker in zip(slots, self._trackers, strict=True)

@@ -96,7 +96,7 @@ class Split(NamedTuple):
 
 
 class Planner:
-    """In each round, trains the model, validates it, imagines, and hands over the block."""
+    """A planner. In each round it trains the model, validates it, imagines rows, and hands them over as one block."""
 
     def __init__(
         self, blueprint: Blueprint, algorithm: DynaQ, lane: int, explorer: bool, ports: Ports, context: Context

@@ -1,4 +1,4 @@
-"""Workers on shared parameters: each acts, learns and pushes by itself. The monitor watches and reports."""
+"""Workers on shared parameters, and the monitor that reports for them. Each worker acts, learns and pushes by itself."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ class SharedParamsConfig:
 
 
 class Worker:
-    """In each turn: pulls weights, acts for an unroll, learns from it, pushes the change, and sends news to the monitor."""
+    """A worker. In each turn it pulls weights, acts for an unroll, learns from it, pushes the change and sends its news."""
 
     def __init__(
         self,

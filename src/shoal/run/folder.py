@@ -16,6 +16,7 @@ from typing import Any
 import msgspec
 
 from shoal.core.errors import BadInput
+from shoal.process.limits import cores
 from shoal.run import files
 
 _PACKAGES = ("jax", "jaxlib", "optax", "numpy", "gymnasium", "envpool", "ale-py", "msgspec", "safetensors")
@@ -181,11 +182,10 @@ def describe_machine() -> dict[str, Any]:
             versions[package] = metadata.version(package)
         except metadata.PackageNotFoundError:
             continue
-    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     return {
         "versions": versions,
         "cpu": _cpu_model(),
-        "cores": usable,
+        "cores": cores(),
         "memory_gb": _memory_gb(),
         "platform": platform.platform(),
     }

@@ -94,6 +94,11 @@ class Loop(NamedTuple):
     starts: Any  # state of the sampler of starts
     replay: Any = ()  # a `DeviceReplay`, for algorithms that learn from one
 
+    @property
+    def acting(self) -> dict[str, Any]:
+        """The part that steps environments: what a snapshot holds besides the learner's state and the replay."""
+        return {"envs": self.envs, "carry": self.carry, "first": self.first, "starts": self.starts}
+
 
 class Seen(NamedTuple):
     """The rows of each update that the host needs: [updates, T, B]."""
@@ -137,7 +142,7 @@ class FusedSession:
         if "loop" in blueprint.snapshots:
             saved, carry = blueprint.snapshots["loop"], named_leaves({"carry": self.loop.carry})
             # The carry depends on settings that may change in a resumed run, such as the kind of noise.
-            moving = restore_leaves(self._moving(), {**saved, **fitting(saved, carry)})
+            moving = restore_leaves(self.loop.acting, {**saved, **fitting(saved, carry)})
             self.loop = self.loop._replace(**moving)
             self.tracker.restore(blueprint.snapshots["episodes-0"])
         self._faults: deque[Fault] = deque()
@@ -298,14 +303,10 @@ class FusedSession:
     def snapshots(self, exact: bool = True) -> Snapshot:
         parts: Snapshot = {}
         if exact:
-            parts = {"loop": Part(named_leaves(self._moving())), "episodes-0": Part(self.tracker.snapshot())}
+            parts = {"loop": Part(named_leaves(self.loop.acting)), "episodes-0": Part(self.tracker.snapshot())}
         if self._replays and is_saved(self._blueprint):
             parts[REPLAY] = Part(fused_replay.snapshot(self.loop.replay), lasts=True)
         return parts
-
-    def _moving(self) -> dict[str, Any]:
-        """The loop's state except for the learner and the actor."""
-        return {name: getattr(self.loop, name) for name in ("envs", "carry", "first", "starts")}
 
     def close(self) -> list[Fault]:
         return []

@@ -111,7 +111,7 @@ def placed(program: Program, size: int, ranks_per_env: int) -> list[tuple[RoleSp
     """(role, whether this rank runs it) by rank; the ranks that do not run it help its environment."""
     main = [spec for spec in program.roles if spec.main]
     others = [spec for spec in program.roles if not spec.main]
-    ordered = main + sorted(others, key=lambda spec: spec.kind != "learner")  # a stable sort
+    ordered = main + sorted(others, key=lambda spec: not spec.learns)  # a stable sort
     found = [(spec, i == 0) for spec in ordered for i in range(_ranks(spec, ranks_per_env))]
     if len(found) != size:
         names = ", ".join(spec.name for spec in ordered[:4]) + (", ..." if len(ordered) > 4 else "")

@@ -185,7 +185,7 @@ class ActorLearnerTopology:
             alone = partial(Learner, blueprint, same_version if lockstep else None, partial(AnyUnrolls, source))
             return RoleSpec(name=name, build=alone, main=True)
         build = partial(JointLearner, blueprint, index, source, self._together(), lockstep)
-        return RoleSpec(name=name, build=build, main=index == 0, kind="learner")
+        return RoleSpec(name=name, build=build, main=index == 0, kind="learner", learns=True)
 
     def _together(self) -> Together:
         return Together(self.config.average_every, self.config.learning_rate_scale)

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from typing import Literal
+from typing import Literal, cast
 
 from shoal.algos.dyna_q import DynaQ
 from shoal.core.blueprint import Blueprint
@@ -72,9 +72,9 @@ class DynaTopology:
         return 1
 
     def program(self, blueprint: Blueprint) -> Program:
-        algorithm = blueprint.algorithm
-        if not isinstance(algorithm, DynaQ):
+        if "dyna" not in blueprint.algorithm.topologies:
             raise BadInput("topology 'dyna' plans with a world model, which only dyna_q has: use --algo dyna_q")
+        algorithm = cast(DynaQ, blueprint.algorithm)  # what it declares to fit, it has: a world model
         schedule = partial(acting_version, blueprint.start, 1 if self.config.overlap else 0)
         planners = tuple(f"planner-{i}" for i in range(1, blueprint.actors))
         explorers = planners[len(planners) - self.config.explorers :] if self.config.explorers else ()

@@ -17,7 +17,6 @@ import jax
 import numpy as np
 
 from shoal.acting.random_actions import random_action_rows
-from shoal.core.algorithm import Replay
 from shoal.core.blueprint import Blueprint
 from shoal.core.errors import BadInput
 from shoal.core.keys import key_data
@@ -191,8 +190,7 @@ def loss_names(blueprint: Blueprint) -> tuple[str, ...]:
     """The metrics of an update, as they will be logged."""
     algorithm = blueprint.algorithm
     state = jax.eval_shape(lambda: algorithm.init(jax.random.key(0)))
-    replay = algorithm.experience
-    if isinstance(replay, Replay):
+    if algorithm.replays:
         drawn = jax.tree.map(lambda x: x[0], blank_minibatches(blueprint, 1))
         names = jax.eval_shape(algorithm.gradients, state, drawn, jax.random.key(0))[1].metrics
         explored = jax.eval_shape(algorithm.actor_state, state).explore
