@@ -11,6 +11,7 @@ from shoal_runs import PYTHON
 from targets import NEVER, Result, Target, median, ratio
 
 BUDGET = 6_000  # real steps; the learning rate falls over them
+SEEDS = range(100, 110)  # the settings were chosen on seeds 0 to 4
 GOALS = ("195", "475")  # mean returns at which CartPole-v0 and v1 count as solved
 EXPLORED = 300  # real steps over which actions become less random
 SAME: dict[str, Any] = {"envs": 4, "net": {"hidden": [64, 64]}}
@@ -61,7 +62,7 @@ def dyna_cartpole(quick: bool) -> Result:
     budget = 1_000 if quick else BUDGET
     found: dict[str, list[dict[str, Any]]] = {}
     for who in RUNS:
-        found[who] = [_run(who, budget, seed) for seed in range(1 if quick else 10)]
+        found[who] = [_run(who, budget, seed) for seed in (SEEDS[:1] if quick else SEEDS)]
         rows += [*found[who], _summary(who, budget, found[who])]
     for goal in GOALS:
         steps = {who: _median(runs, goal) for who, runs in found.items()}

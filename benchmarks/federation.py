@@ -154,10 +154,21 @@ async def measure_crowd(pipe: Connection, url: str, children: int, size: int, ro
     pipe.send("memory")
     memory = pipe.recv()
     with_idle = [await timed(alone) for _ in range(200)][20:]
-    began = time.perf_counter()
+    began, over = time.perf_counter(), asyncio.Event()
+
+    async def beside() -> list[float]:
+        """One exchange after the other, while the others push."""
+        seconds: list[float] = []
+        while not over.is_set():
+            seconds.append(await timed(alone))
+        return seconds
+
+    beside_busy = asyncio.create_task(beside())
     for _ in range(rounds):
         await asyncio.gather(*(timed(client) for client in clients))
     busy = time.perf_counter() - began
+    over.set()
+    with_busy = await beside_busy
     found = {
         "children": children,
         "connected_s": round(connected, 2),
@@ -166,6 +177,7 @@ async def measure_crowd(pipe: Connection, url: str, children: int, size: int, ro
         "exchanges_per_s": round(rounds * children / busy),
         "honest alone": quantiles(quiet),
         "honest beside connected children": quantiles(with_idle),
+        "honest beside pushing children": quantiles(with_busy),
     }
     await asyncio.gather(*(client.close() for client in clients), alone.close())
     return found

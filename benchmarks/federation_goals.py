@@ -75,6 +75,11 @@ def federation_crowd(quick: bool) -> Result:
     rows = [
         {"who": "Shoal", "case": f"one child alone among {children}", "exchange_ms_p50": alone},
         {"who": "Shoal", "case": f"the same beside {children} connected children", "exchange_ms_p50": beside},
+        {
+            "who": "Shoal",
+            "case": f"the same while all {children} push at once",
+            "exchange_ms_p50": found["honest beside pushing children"]["ms_p50"],
+        },
         {"who": "Shoal", "case": f"all {children} push at once: {found['exchanges_per_s']:,} exchanges/s"},
     ]
     targets = [

@@ -7,12 +7,12 @@ import sys
 
 import queue_speed
 
-from shoal.runtimes.mpi import Mpi, MpiConfig, join
+from shoal.runtimes.mpi import Mpi, MpiConfig
 from shoal.runtimes.ranks import leave
 
 
 def main(quick: bool) -> None:
-    join()  # the second rank serves from here on
+    Mpi.join()  # the second rank serves from here on
     shared, rma = (queue_speed.main(quick, Mpi(MpiConfig(windows=windows))) for windows in ("shared", "rma"))
     found = {
         f"{name}, {case}": row
