@@ -25,7 +25,7 @@ from shoal.core.weights import params_hash
 from shoal.experiment import Plan, join, merge, read_file, resolve
 from shoal.launch.compose import make_algorithm
 from shoal.launch.entry import evaluator_of, say
-from shoal.launch.evaluation import EvaluationFailed, Evaluator
+from shoal.launch.evaluation import EvaluationFailed, Evaluator, Way
 from shoal.launch.saved import actor_of, check_same_spaces, state_of, under
 from shoal.launch.training import Callback
 from shoal.observe.video import record
@@ -136,20 +136,22 @@ class Run:
     ) -> Evaluation:
         own = self.plan.settings.seed if seed is None else seed
         before = evaluator.faults
-        actor, env_steps = self._trained
-        played = evaluator.play(actor, episodes, sample=sample, seed=own, on_episode=on_episode)
-        summary = statistics.summarise(played.returns)
+        played = evaluator.play(self._trained[0], episodes, sample=sample, seed=own, on_episode=on_episode)
+        return self._evaluated(Way(sample, played, evaluator.faults - before))
+
+    def _evaluated(self, way: Way) -> Evaluation:
+        played, summary = way.played, statistics.summarise(way.played.returns)
         result = Evaluation(
             summary.mean,
             summary.sd,
             summary.iqm,
             summary.ci,
-            episodes,
+            len(played.returns),
             tuple(played.returns),
             tuple(played.lengths),
-            not sample,
-            evaluator.faults - before,
-            env_steps,
+            not way.sample,
+            way.faults,
+            self._trained[1],
         )
         if self.folder.checkpoint is None:
             self._keep(result)
@@ -256,19 +258,24 @@ def train(
 def _look_back(report: bool, result: launch.Result, evaluator: Evaluator, stop: StopRequest) -> None:
     """Evaluate and write the report. Failures are reported; a request to stop skips the rest."""
     run, summary = Run(result.folder, result.plan, result.summary), result.summary
-    episodes = result.plan.settings.eval_episodes
+    settings, sampled = result.plan.settings, False
     with contextlib.suppress(KeyboardInterrupt), stop.interruptible():
         evaluator.start()
         if report:
             aside(_import_report)  # while the episodes are played
-        if episodes:
+        if settings.eval_episodes:
+            both = evaluator.play_both(
+                run._trained[0], settings.eval_episodes, seed=settings.seed, on_episode=lambda ret: _heed(stop)
+            )
             try:
-                for sample, way in ((False, "eval"), (True, "eval_sampled")):
-                    found = run._evaluate(evaluator, episodes, sample, None, lambda ret: _heed(stop))
-                    summary |= {f"{way}_mean": found.mean, f"{way}_sd": found.sd, "eval_episodes": episodes}
-                    summary |= {} if sample else {"eval_iqm": found.iqm}
+                with contextlib.closing(both):
+                    for way in both:
+                        found, name = run._evaluated(way), "eval_sampled" if way.sample else "eval"
+                        summary |= {f"{name}_mean": found.mean, f"{name}_sd": found.sd, "eval_episodes": found.episodes}
+                        summary |= {} if way.sample else {"eval_iqm": found.iqm}
+                        sampled = True  # the next ones
             except EvaluationFailed as error:
-                say(f"shoal: trained, but not evaluated{' with sampled actions' * sample}: {error}")
+                say(f"shoal: trained, but not evaluated{' with sampled actions' * sampled}: {error}")
             finally:  # also after an interrupt between the two
                 summary["eval_faults"] = evaluator.faults  # including those of checks during training
                 run.folder.write_json(run.folder.summary_path, summary)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import threading
 import types
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import numpy as np
 import pytest
 
 from shoal.experiment import resolve
+from shoal.launch import evaluation
 from shoal.launch.compose import make_algorithm
 from shoal.launch.evaluation import EvaluationFailed, Evaluator, backends
 
@@ -62,6 +64,41 @@ def test_here_or_in_a_process_of_its_own_the_bits_are_the_same() -> None:
     assert line.startswith("evaluation runs in the main process") and "pickle" in line
 
 
+@pytest.mark.parametrize("cores", [1, 2])
+def test_greedy_and_sampled_episodes_side_by_side_are_those_of_one_after_the_other(
+    cores: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(evaluation, "LONG", 1e-9)  # every evaluation is long
+    monkeypatch.setattr(evaluation, "cores", lambda: cores)
+    made, called = plan(lambda: Wobbly()), []
+    with Evaluator(made) as evaluator:
+        both = list(evaluator.play_both(actor(made), 40, seed=5, on_episode=called.append))
+        assert [way.sample for way in both] == [False, True] and len(called) == 80
+        for sample, played, faults in both:
+            assert played == evaluator.play(actor(made), 40, sample=sample, seed=5) and faults == 0
+
+
+def test_faults_side_by_side_are_counted_and_the_greedy_result_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(evaluation, "LONG", 1e-9)
+    monkeypatch.setattr(evaluation, "cores", lambda: 2)
+    broken, faults = plan(lambda: Wobbly(), max_faults=4), []
+    with Evaluator(broken, on_fault=faults.append) as evaluator:
+        both = evaluator.play_both(actor(broken), 40, seed=5)
+        second = Evaluator.begin
+
+        def begin(self: Any, *words: Any, sample: bool, **more: Any) -> None:
+            if sample:
+                self._stage = replace(self._stage, source=plan(lambda: Wobbly(raises=True)).source)
+            second(self, *words, sample=sample, **more)
+
+        monkeypatch.setattr(Evaluator, "begin", begin)
+        greedy = next(both)
+        assert not greedy.sample and len(greedy.played.returns) == 40 and greedy.faults == 0
+        with pytest.raises(EvaluationFailed, match="5 faults in evaluation"):
+            next(both)
+        assert [fault.kind for fault in faults] == ["env_raised"] * 5 and evaluator.faults == 5
+
+
 def test_what_only_this_process_can_import_is_played_here(monkeypatch: pytest.MonkeyPatch) -> None:
     nowhere = types.ModuleType("nowhere_on_disk")
     nowhere.Wobbly = type("Wobbly", (Wobbly,), {"__module__": "nowhere_on_disk"})  # type: ignore[attr-defined]
@@ -69,7 +106,7 @@ def test_what_only_this_process_can_import_is_played_here(monkeypatch: pytest.Mo
     said: list[str] = []
     made = plan(nowhere.Wobbly)  # type: ignore[attr-defined]
     with Evaluator(made, say=said.append) as evaluator:
-        assert len(evaluator.play(actor(made), 2, sample=False, seed=0).returns) == 2
+        assert [len(way.played.returns) for way in evaluator.play_both(actor(made), 2, seed=0)] == [2, 2]
     [line] = said
     assert "cannot be sent to another one (ModuleNotFoundError: No module named 'nowhere_on_disk')" in line
 

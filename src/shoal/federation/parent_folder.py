@@ -6,6 +6,7 @@ their sequence numbers, the rule's memory) under `federation/`.
 
 from __future__ import annotations
 
+import contextlib
 import secrets
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -200,20 +201,19 @@ class ParentFolder:
         """Evaluate the parent's last weights, greedy and sampled; results go to the summary and evaluation.json."""
         episodes, seed, ways = self._plan.settings.eval_episodes, self._plan.settings.seed, {}
         try:
-            for sample, way in ((False, "eval"), (True, "eval_sampled")):
-                before = evaluator.faults
-                played = evaluator.play(actor, episodes, sample=sample, seed=seed)
-                found = statistics.summarise(played.returns)
-                summary |= {f"{way}_mean": found.mean, f"{way}_sd": found.sd, "eval_episodes": episodes}
-                ways["sampled" if sample else "greedy"] = {
-                    **{name: getattr(found, name) for name in ("mean", "sd", "iqm", "ci")},
-                    "episodes": episodes,
-                    "returns": played.returns,
-                    "lengths": played.lengths,
-                    "greedy": not sample,
-                    "faults": evaluator.faults - before,
-                }
-                self.folder.write_json(self.folder.evaluation_path, ways)
+            with contextlib.closing(evaluator.play_both(actor, episodes, seed=seed)) as both:
+                for sample, played, faults in both:
+                    found, way = statistics.summarise(played.returns), "eval_sampled" if sample else "eval"
+                    summary |= {f"{way}_mean": found.mean, f"{way}_sd": found.sd, "eval_episodes": episodes}
+                    ways["sampled" if sample else "greedy"] = {
+                        **{name: getattr(found, name) for name in ("mean", "sd", "iqm", "ci")},
+                        "episodes": episodes,
+                        "returns": played.returns,
+                        "lengths": played.lengths,
+                        "greedy": not sample,
+                        "faults": faults,
+                    }
+                    self.folder.write_json(self.folder.evaluation_path, ways)
         except EvaluationFailed as error:
             self._say(f"shoal: trained, but not evaluated: {error}")
         summary["eval_faults"] = evaluator.faults

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Mapping
-from typing import Any, Self
+import time
+from collections.abc import Callable, Generator, Mapping
+from typing import Any, NamedTuple, Self
 
 import msgspec
 
@@ -33,11 +34,13 @@ from shoal.launch.stage import (
     encode,
 )
 from shoal.process.device import settle_process
+from shoal.process.limits import cores
 from shoal.process.mpi_environment import launched
 from shoal.runtimes.guarded import OUTSIDE, CannotSend, Gone, Guarded
 
 PAUSE = 0.1  # seconds between two looks at the process while waiting for it
 STEP_TIMEOUT = 60.0  # seconds that a call of the environment may take, if the runtime sets no limit
+LONG = 3.0  # seconds of play from which two processes are faster than one after the other: a process starts in two
 FILM_TRIES = 3  # attempts to film an episode before giving up
 
 OnEpisode = Callable[[float], None]
@@ -47,8 +50,16 @@ class EvaluationFailed(RunFailed):
     """Not all episodes could be played, or no clip could be made; the message says why."""
 
 
+class Way(NamedTuple):
+    """An evaluation by greedy or sampled actions, and the faults that it met."""
+
+    sample: bool
+    played: Played
+    faults: int
+
+
 class Evaluator:
-    """Plays and films policies of one plan. A context manager: leaving it ends its process."""
+    """Plays and films policies of one plan. A context manager: leaving it ends its processes."""
 
     def __init__(
         self,
@@ -62,13 +73,17 @@ class Evaluator:
         """`on_fault` receives each fault, `say` messages for the user. The process starts with the first request."""
         settle_process()
         self.faults = 0  # in all episodes played and filmed
+        self._plan = plan
         self._name, self._most, self._limit = plan.source.name, plan.settings.max_faults, plan.settings.eval_limit
         self._on_fault, self._say, self._nice = on_fault, say, nice
+        self._told: set[str] = set()  # messages
         self._stage = Stage(make_algorithm(plan), plan.source, record)
         self._timeout = plan.runtime_class.step_timeout(plan.runtime) or STEP_TIMEOUT
         self.apart = launched() is None  # whether episodes are played in a process of their own
         self._process: Guarded | None = None
         self._match: _Match | None = None
+        self._failed: EvaluationFailed | None = None  # found by `drain`
+        self._second: Evaluator | None = None  # plays sampled episodes beside greedy ones
 
     def __enter__(self) -> Self:
         return self
@@ -81,11 +96,20 @@ class Evaluator:
         process, self._process = self._process, None
         if process is not None:
             process.close()
+        self._close_second()
+
+    def _close_second(self) -> None:
+        second, self._second = self._second, None
+        if second is not None:
+            self.faults += second.faults
+            second.close()
 
     def kill(self) -> None:
         """Kill the process. Safe to call from a signal handler."""
         if self._process is not None:
             self._process.kill()
+        if self._second is not None:
+            self._second.kill()
 
     def start(self, gently: bool = False) -> None:
         """Start the process now, so that it is ready when needed; does nothing if it is running.
@@ -102,7 +126,13 @@ class Evaluator:
     def _evaluate_here(self, why: str) -> None:
         self.close()
         self.apart = False
-        self._say(f"evaluation runs in the main process: {self._name} cannot be sent to another one ({why})")
+        self._tell(f"evaluation runs in the main process: {self._name} cannot be sent to another one ({why})")
+
+    def _tell(self, message: str) -> None:
+        """Say something to the user, once."""
+        if message not in self._told:
+            self._told.add(message)
+            self._say(message)
 
     def _made(self, gently: bool = False) -> Guarded:
         return Guarded(self._stage, timeout=self._timeout, nice=self._nice, gently=gently)
@@ -116,21 +146,66 @@ class Evaluator:
             pass
         return played
 
+    def play_both(
+        self, actor: Any, episodes: int, *, seed: int, on_episode: OnEpisode = lambda ret: None
+    ) -> Generator[Way, None, None]:
+        """Play greedy episodes and sampled ones, and yield both results in this order. Raises as `play`.
+
+        With a second core, long evaluations are played in two processes at the same time; the results are the same.
+        """
+        words: dict[str, Any] = {"seed": seed, "on_episode": on_episode}
+        before, began = self.faults, time.monotonic()
+        self.begin(actor, episodes, sample=False, **words)
+        try:
+            while (greedy := self.look(PAUSE)) is None:
+                if self._second is None and self._is_long(time.monotonic() - began):
+                    self._second = Evaluator(self._plan, on_fault=self._on_fault, say=self._tell, nice=self._nice)
+                    self._second.begin(actor, episodes, sample=True, **words)
+                if self._second is not None:
+                    self._second.drain()
+            yield Way(False, greedy, self.faults - before)
+            if self._second is not None:
+                while (sampled := self._second.look(PAUSE)) is None:
+                    pass
+                yield Way(True, sampled, self._second.faults)
+            else:
+                before = self.faults
+                sampled = self.play(actor, episodes, sample=True, **words)
+                yield Way(True, sampled, self.faults - before)
+        finally:
+            self._close_second()
+
+    def _is_long(self, seconds: float) -> bool:
+        """Whether the episodes that are played, as seen after some seconds, are worth a second process for as many others."""
+        assert self._match is not None
+        few = len(self._match.ended) < self._match.episodes * seconds / LONG
+        return seconds >= LONG / 3 and few and self.apart and cores() > 1
+
     def begin(
         self, actor: Any, episodes: int, *, sample: bool, seed: int, on_episode: OnEpisode = lambda ret: None
     ) -> None:
         """As `play`, without waiting: `look` returns the result. Abandons an evaluation that is still running."""
         todo = [(episode, 0) for episode in range(episodes)]
         request = PlayRequest(todo, min(TOGETHER, episodes), sample, seed, self._limit, to_vector(actor).tobytes())
-        self._match = _Match(request, on_episode)
+        self._match, self._failed = _Match(request, on_episode), None
         self.start()
         if self._process is not None:
             self._process.ask(encode(request))
 
+    def drain(self) -> None:
+        """Take the results that have arrived, so that the process can send more. A failure is raised by the next `look`."""
+        if self._process is not None and self._failed is None:
+            try:
+                self.look()
+            except EvaluationFailed as error:
+                self._failed = error
+
     def look(self, seconds: float = 0.0) -> Played | None:
         """The result of `begin` once it is complete, else None; waits at most `seconds`. Raises `EvaluationFailed` as `play`."""
-        match = self._match
+        match, failed = self._match, self._failed
         assert match is not None, "nothing was begun"
+        if failed is not None:
+            raise failed
         try:
             if self._process is None:
                 for message in self._stage(encode(match.request), _unmarked):
@@ -152,7 +227,7 @@ class Evaluator:
             match.on_episode(message.ret)
             if match.played is not None and match.cut:
                 way = "sampled" if match.request.sample else "greedy"
-                self._say(
+                self._tell(
                     f"{match.cut} of {match.episodes} {way} episodes were cut after {self._limit:,} steps (--eval-limit): the"
                     f" policy does not end them, and {self._name} has no time limit of its own"
                 )
