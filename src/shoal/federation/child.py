@@ -153,8 +153,8 @@ def planned(welcome: wire.Welcome, own: Mapping[str, Any], child: str, trust: bo
     plan = resolve(env, loose)
     if welcome.moments and plan.settings.learners > 1:
         raise BadInput(f"--learners is {plan.settings.learners}: where moments travel, a child has one learner")
-    shares = getattr(plan.topology, "share_moments", None)  # of workers that learn by themselves
-    if welcome.moments and shares is not None and not shares(make_blueprint(plan, None, None, driven=True)):
+    topology = plan.topology_class(plan.topology)
+    if welcome.moments and not topology.one_optimiser(make_blueprint(plan, None, None, driven=True)):
         raise BadInput(
             f"--topology {plan.settings.topology}: its workers have moments of their own, and the parent's --moments travel"
             " needs shared ones; choose another topology or settings with which --topology.moments shared is possible"

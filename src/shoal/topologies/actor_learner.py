@@ -88,6 +88,9 @@ class ActorLearnerTopology:
         """True unless in lockstep, where a batch is one unroll from each actor."""
         return self.config.max_lag != 0
 
+    def one_optimiser(self, blueprint: Blueprint) -> bool:
+        return True
+
     def unrolls(self, actors: int, learners: int) -> int:
         config = self.config
         if learners > actors:

@@ -62,6 +62,9 @@ class DynaTopology:
     def __init__(self, config: DynaConfig) -> None:
         self.config = config
 
+    def one_optimiser(self, blueprint: Blueprint) -> bool:
+        return True
+
     def unrolls(self, actors: int, learners: int) -> int:
         if actors < 2:
             raise BadInput(

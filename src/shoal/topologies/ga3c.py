@@ -72,6 +72,9 @@ class Ga3cTopology:
     def __init__(self, config: Ga3cConfig) -> None:
         self.config = config
 
+    def one_optimiser(self, blueprint: Blueprint) -> bool:
+        return True
+
     def unrolls(self, actors: int, learners: int) -> int:
         return self.config.batch_unrolls or actors
 

@@ -47,6 +47,9 @@ class SeedTopology:
     def __init__(self, config: SeedConfig) -> None:
         self.config = config
 
+    def one_optimiser(self, blueprint: Blueprint) -> bool:
+        return True
+
     def unrolls(self, actors: int, learners: int) -> int:
         """One unroll from each actor."""
         return actors

@@ -30,6 +30,9 @@ class SequentialTopology:
     def __init__(self, config: SequentialConfig) -> None:
         self.config = config
 
+    def one_optimiser(self, blueprint: Blueprint) -> bool:
+        return True
+
     def unrolls(self, actors: int, learners: int) -> int:
         """One unroll from each actor."""
         return actors

@@ -64,6 +64,9 @@ class SharedParamsTopology:
                 f"--topology.pull-every is {config.pull_every}: --topology.pull episode pulls when an episode ends"
             )
 
+    def one_optimiser(self, blueprint: Blueprint) -> bool:
+        return self.config.share_moments(blueprint)
+
     def unrolls(self, actors: int, learners: int) -> int:
         """One: every worker learns from its own unroll."""
         return 1

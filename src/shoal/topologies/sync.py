@@ -42,6 +42,9 @@ class SyncTopology:
     def __init__(self, config: SyncConfig) -> None:
         self.config = config
 
+    def one_optimiser(self, blueprint: Blueprint) -> bool:
+        return True
+
     def unrolls(self, actors: int, learners: int) -> int:
         """One unroll from each actor."""
         return actors

@@ -24,6 +24,9 @@ class Topology(Protocol):
     if_parallel: tuple[str, ...]  # own settings that are on by default if roles run at the same time
     usual: Mapping[str, Any]  # settings of an algorithm whose defaults here differ from the tuned ones
 
+    def one_optimiser(self, blueprint: Blueprint) -> bool:
+        """Whether there is one set of the optimiser's moments, which reports carry; otherwise each worker has its own."""
+
     @property
     def apart(self) -> bool:
         """Whether learners may lack the weights that acted, so that `act` sends log-probabilities with each step."""
