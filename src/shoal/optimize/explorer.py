@@ -103,7 +103,8 @@ class Explorer:
         problem, surrogate, rng = self.problem, self.surrogate, self._rng
         search = Search(problem, surrogate, self._candidates(), self.models, margin=0.0)
         doubts = [_unsure(model) for model in (surrogate, *self.models)]
-        kappas = np.resize(np.roll(KAPPAS, -len(self.values)), count)
+        asked = len(self.values) + (0 if pending is None else len(pending))
+        kappas = np.resize(np.roll(KAPPAS, -asked), count)
         points = np.empty((count, problem.width))
         for group in (np.flatnonzero(kappas == kappa) for kappa in np.unique(kappas)):
             given = conditions[group] if conditions is not None else None
