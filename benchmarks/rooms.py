@@ -92,7 +92,7 @@ def run_json(command: Sequence[str], timeout: float, env: Mapping[str, str] | No
     began = time.monotonic()
     environment = {**os.environ, "BENCH_STARTED": repr(began), **(env or {})}
     # A session of its own, so that a timeout ends the peer's workers with it.
-    with _sigterm_raises():
+    with _signals_raise():
         process = subprocess.Popen(
             command, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True
         )
@@ -117,18 +117,19 @@ def run_json(command: Sequence[str], timeout: float, env: Mapping[str, str] | No
 
 
 @contextlib.contextmanager
-def _sigterm_raises() -> Iterator[None]:
-    """While entered, SIGTERM raises SystemExit instead of ending this process at once."""
+def _signals_raise() -> Iterator[None]:
+    """While entered, SIGTERM and SIGINT raise SystemExit. A shell starts background jobs with SIGINT ignored."""
 
     def leave(number: int, frame: object) -> None:
         sys.exit(128 + number)
 
-    before = signal.signal(signal.SIGTERM, leave) if threading.current_thread() is threading.main_thread() else None
+    main = threading.current_thread() is threading.main_thread()
+    before = {number: signal.signal(number, leave) for number in (signal.SIGTERM, signal.SIGINT) if main}
     try:
         yield
     finally:
-        if before is not None:
-            signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _pip(python: Path, *words: str) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 import jax
 import pytest
 
-from shoal.process import compile_ahead
+from shoal.process import compile_ahead, memory
 from shoal.process.device import collect_rarely, settle_process
 
 collect_rarely()
@@ -24,6 +24,12 @@ compile_ahead.KEPT = 64  # many tests compile the same; a run compiles a few fun
 @pytest.fixture(autouse=True)
 def _quiet_log() -> None:
     logging.getLogger("shoal").setLevel(logging.WARNING)
+
+
+@pytest.fixture(autouse=True)
+def _spares_no_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`shoal join` spares memory for the rest of its process, which takes seconds at each compilation in one as large as this."""
+    monkeypatch.setattr(memory, "_state", {"sparing": False})
 
 
 MAPS, MEMORY = Path("/proc/self/maps"), Path("/proc/self/statm")
