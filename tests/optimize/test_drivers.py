@@ -223,7 +223,9 @@ def test_proposals_lie_apart_from_what_is_pending() -> None:
     before = explorer.surrogate
     second = explorer.ask(1, pending=first)
     assert explorer.surrogate is before, "it believes only while it is asked"
-    assert np.abs(second - first).max() > 1e-3, "the surrogate's minimum is being evaluated: now it looks where it is unsure"
+    assert np.abs(second - first).max() > 1e-3, (
+        "the surrogate's minimum is being evaluated: now it looks where it is unsure"
+    )
 
 
 @pytest.mark.parametrize(
