@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import shutil
+import statistics
+from pathlib import Path
 from typing import Any
 
 import rooms
-from shoal_runs import train
-from targets import Result, Target, ratio
+from curves import curve, picture
+from shoal_runs import evaluate, train
+from targets import NEVER, Result, Target, ratio
 
 NETS = ("64,64", "256,256", "400,300")
 # What all of them do: a gradient of 256 rows for each environment step. Stated here, so that no table can change it.
@@ -90,3 +94,57 @@ def continuous_solve(quick: bool) -> Result:
             Target(f"{algo} on {env}: largest seconds of running", max(took, default=None), f"<= {limit}"),
         ]
     return Result(rows, targets)
+
+
+def cheetah(quick: bool) -> Result:
+    """HalfCheetah-v5 for five minutes on two cores: Shoal's SAC with the settings that it has for this environment, whose minutes
+    begin with the command, beside SBX's SAC with its defaults, whose minutes begin after its compilation. The last policies, 10
+    greedy episodes each."""
+    env, minutes = "HalfCheetah-v5", 0.5 if quick else 5
+    rows, lines = [], {}
+    for seed in range(1 if quick else 2):
+        words = ("--env", env)
+        peer = rooms.run_peer("sbx", seconds=60 * minutes, script="baselines_sac.py", words=words, seed=seed)
+        ours = learn(env, "sac", seed, minutes)
+        for row in (peer, ours):
+            lines[f"{row['who']}, seed {seed}"] = row.get("curve", [])
+            rows.append(row | {"case": f"SAC, seed {seed}"})
+    rows[0]["picture"] = picture("cheetah", lines, ("steps", "minutes"))
+    theirs, mine = ([row.get("eval_mean") for row in rows[at::2]] for at in (0, 1))
+    known = None not in theirs and None not in mine
+    value = ratio(statistics.mean(mine), statistics.mean(theirs)) if known else None
+    return Result(rows, [Target("greedy return after five minutes, times SBX's", value, ">= 1.5")])
+
+
+def walker(quick: bool) -> Result:
+    """BipedalWalker-v3 by SAC with a replay, with the settings that the table has for it: seconds of running (`wall_s`), then 100
+    greedy episodes in Gymnasium's own environment."""
+    size = ("--steps", "8000", "--eval-episodes", "2") if quick else ()
+    runs = [
+        train("BipedalWalker-v3", "--algo", "sac", "--seed", str(seed), *size, timeout=1800)
+        | {"case": f"SAC, seed {seed}"}
+        for seed in range(1 if quick else 3)
+    ]
+    there = [row["wall_s"] if row.get("eval_mean", -1.0) >= 280 else NEVER for row in runs]
+    best = max((row["eval_mean"] for row in runs if "eval_mean" in row), default=None)
+    targets = [
+        Target("greedy return of the best seed", best, ">= 280"),
+        Target("seconds of running, median; PPO's 70 s are to a training mean", statistics.median(there), "<= 600"),
+    ]
+    return Result(runs, targets)
+
+
+def learn(env: str, algo: str, seed: int, minutes: float) -> dict[str, Any]:
+    """A run that is interrupted so many minutes after the start of its command, with its curve; then 10 greedy episodes."""
+    words = ("--algo", algo, "--seed", str(seed), "--steps", "100000000", "--eval-episodes", "0")
+    row = train(env, *words, keep=True, minutes=minutes, timeout=60 * minutes + 300)
+    if "run" in row:
+        run = Path(row["run"])
+        judged = evaluate(str(run), 10)
+        row |= {
+            "curve": curve(run),
+            "eval_episodes": 10,
+            **{k: v for k, v in judged.items() if k in ("eval_mean", "eval_sd")},
+        }
+        shutil.rmtree(run.parent, ignore_errors=True)
+    return row

@@ -53,8 +53,10 @@ class Measure:
         minibatch: int,
         steps_per_gradient: float,
         found: str | None = None,
+        more: dict[str, Any] | None = None,
     ) -> None:
-        """Print the result as the last line of standard output. `found` is the version, where `package` is none."""
+        """Print the result as the last line of standard output. `found` is the version, where `package` is none; `more` are
+        further entries."""
         if len(self.points) < 2:
             sys.exit(f"{package} ended after {len(self.points)} iterations: at least 2 are needed to tell a speed")
         (t0, n0), (t1, n1) = self.points[0], self.points[-1]
@@ -72,6 +74,7 @@ class Measure:
                     "return_mean": self.return_mean,
                     "solved_at_s": self.solved_at_s,
                     "settings": settings,
+                    **(more or {}),
                 }
             ),
             flush=True,

@@ -9,6 +9,7 @@ import pytest
 from tiny_envs import Walk
 
 import shoal
+from shoal.launch.evaluation import Way
 from shoal.run.folder import read_json
 
 STEPS = 96
@@ -63,14 +64,14 @@ def test_a_resumed_run_forgets_the_evaluation_of_its_old_weights(tmp_path: Path)
 
 
 def test_an_interrupt_between_the_two_kinds_keeps_the_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = shoal.Run._evaluate
+    whole = shoal.Run._evaluated
 
-    def greedy_alone(self: Any, evaluator: Any, episodes: int, sample: bool, *rest: Any) -> Any:
-        if sample:
+    def greedy_alone(self: Any, way: Way) -> Any:
+        if way.sample:
             raise KeyboardInterrupt
-        return whole(self, evaluator, episodes, sample, *rest)
+        return whole(self, way)
 
-    monkeypatch.setattr(shoal.Run, "_evaluate", greedy_alone)
+    monkeypatch.setattr(shoal.Run, "_evaluated", greedy_alone)
     run = shoal.train(Walk, out=tmp_path / "run", **TINY)
     assert run.summary["eval_mean"] is not None and run.summary["eval_sampled_mean"] is None
     assert read_json(run.folder.summary_path) == run.summary
