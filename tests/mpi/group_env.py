@@ -44,13 +44,13 @@ class SumEnv(gym.Env[np.ndarray, Any]):
 
 
 class Raises(SumEnv):
-    """Raises at its thirtieth step."""
+    """Raises at its hundredth step: the learner has used some unrolls by then."""
 
     age = 0
 
     def step(self, action: int) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
         self.age += 1
-        if self.age == 30:
+        if self.age == 100:
             raise RuntimeError("out of order")
         return super().step(action)
 
