@@ -37,3 +37,12 @@ class BurnEnv(gym.Env[np.ndarray, Any]):
 
     def _draw(self) -> np.ndarray:
         return self.np_random.uniform(-1, 1, 4).astype(np.float32)
+
+
+class BurnBoxEnv(BurnEnv):
+    """The same with one continuous action, whose sign counts."""
+
+    action_space = gym.spaces.Box(-1, 1, (1,), np.float32)
+
+    def step(self, action: Any) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+        return super().step(int(action[0] > 0))
