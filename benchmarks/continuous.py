@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import statistics
 from pathlib import Path
@@ -30,10 +31,10 @@ GOALS = (
 
 
 def td3_speed(quick: bool) -> Result:
-    """Pendulum-v1, TD3, one gradient of 256 rows for each environment step, nets of three sizes, on one thread: environment steps
+    """Pendulum-v1, TD3, one gradient of 256 rows for each environment step, nets of three sizes, on one core: environment steps
     with a gradient per second. Shoal: 4 environments, 64 gradients per call, inline; the time of its warm-up counts, the steps do
     not. SB3 and SBX: one environment, after their warm-up. The larger nets also by two workers in processes of their own."""
-    seconds = 8 if quick else 30
+    seconds, core = 8 if quick else 30, min(os.sched_getaffinity(0))
     rows: list[dict[str, Any]] = []
     targets = []
     for net in NETS:
@@ -51,11 +52,11 @@ def td3_speed(quick: bool) -> Result:
             "--runtime",
             "inline",
         )
-        own = _trained(*words) | {"case": f"[{net}]", "minibatch": 256, "steps_per_gradient": 1.0}
+        own = _trained(*words, core=core) | {"case": f"[{net}]", "minibatch": 256, "steps_per_gradient": 1.0}
         rows.append(own)
         for peer, rules in PEERS:
             found = rooms.run_peer(
-                peer, seconds=seconds, script="baselines_td3.py", words=("--library", peer, "--net", net)
+                peer, seconds=seconds, script="baselines_td3.py", words=("--library", peer, "--net", net), core=core
             )
             rows.append(found | {"case": f"[{net}]"})
             value = ratio(own.get("steps_per_s"), found.get("steps_per_s"))
@@ -68,9 +69,9 @@ def td3_speed(quick: bool) -> Result:
     return Result(rows, targets)
 
 
-def _trained(*words: str) -> dict[str, Any]:
+def _trained(*words: str, core: int | None = None) -> dict[str, Any]:
     """A run whose steps per second are those with a gradient."""
-    row = train(*words, "--eval-episodes", "0")
+    row = train(*words, "--eval-episodes", "0", core=core)
     return row | {"steps_per_s": (row["env_steps"] - WARMUP) / row["wall_s"]} if "wall_s" in row else row
 
 

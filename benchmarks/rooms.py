@@ -116,6 +116,11 @@ def run_json(command: Sequence[str], timeout: float, env: Mapping[str, str] | No
     return {**result, "command_s": took}
 
 
+def pinned(core: int | None) -> tuple[str, ...]:
+    """The beginning of a command that may use one core alone; XLA and torch make as many threads as they have cores."""
+    return () if core is None else ("taskset", "-c", str(core))
+
+
 @contextlib.contextmanager
 def _signals_raise() -> Iterator[None]:
     """While entered, SIGTERM and SIGINT raise SystemExit. A shell starts background jobs with SIGINT ignored."""
@@ -163,12 +168,14 @@ def run_peer(
     seed: int = 0,
     words: Sequence[str] = (),
     script: str | None = None,
+    core: int | None = None,
 ) -> dict[str, Any]:
-    """One measurement of a peer, with further `words` for its script (or another one); one that fails says so in its row."""
+    """One measurement of a peer, with further `words` for its script (or another one), on one `core` if that is given; one that
+    fails says so in its row."""
     peer = PEERS[name]
     try:
         file = str(HERE / "peers" / (script or peer.script))
-        command = [str(ensure(name)), file, "--seconds", str(seconds), "--seed", str(seed)]
+        command = [*pinned(core), str(ensure(name)), file, "--seconds", str(seconds), "--seed", str(seed)]
         if until_return is not None:
             command += ["--until-return", str(until_return)]
         return {"who": peer.title, **run_json([*command, *words], timeout=seconds * 3 + 180)}

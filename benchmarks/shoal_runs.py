@@ -8,7 +8,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from rooms import HERE, ROOT, Failed, run_json
+from rooms import HERE, ROOT, Failed, pinned, run_json
 
 SHOAL = os.environ.get("SHOAL", str(ROOT / ".venv" / "bin" / "shoal"))
 PYTHON = str(Path(SHOAL).parent / "python")
@@ -22,15 +22,20 @@ def folder() -> Path:
 
 
 def train(
-    *words: str, timeout: float = 600, cache: Path | None = None, keep: bool = False, minutes: float | None = None
+    *words: str,
+    timeout: float = 600,
+    cache: Path | None = None,
+    keep: bool = False,
+    minutes: float | None = None,
+    core: int | None = None,
 ) -> dict[str, Any]:
     """The result of `shoal train ...`. `cache` is another folder for compiled code; `keep` leaves the run folder; after
-    `minutes` the run is interrupted, and ends with a checkpoint."""
+    `minutes` the run is interrupted, and ends with a checkpoint; with `core` it has that core alone."""
     out = folder()
     env = {"PYTHONPATH": str(HERE)} | ({"SHOAL_CACHE": str(cache)} if cache else {})
     try:
         ends = ["timeout", "--foreground", "--preserve-status", "-s", "INT", str(60 * minutes)] if minutes else []
-        command = [*ends, SHOAL, "train", *words, "--json", "--quiet", "--no-report", "--out", str(out)]
+        command = [*ends, *pinned(core), SHOAL, "train", *words, "--json", "--quiet", "--no-report", "--out", str(out)]
         return {"who": "Shoal", **run_json(command, timeout, env)}
     except Failed as failure:
         return {"who": "Shoal", "error": str(failure)}
