@@ -8,7 +8,7 @@ Settings = dict[str, Any]
 
 # Continuous control from a replay. Small nets where they do: an update costs a tenth of that of the papers' nets.
 PENDULUM: Settings = {
-    "steps": 10_000,
+    "steps": 20_000,
     "actors": 1,
     "total_envs": 4,
     "algo": {
