@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import os
 import shutil
-import statistics
 from pathlib import Path
 from typing import Any
 
 import rooms
 from curves import curve, picture
 from shoal_runs import evaluate, train
-from targets import NEVER, Result, Target, ratio
+from targets import Result, Target, ratio
 
 NETS = ("64,64", "256,256", "400,300")
 # What all of them do: a gradient of 256 rows for each environment step. Stated here, so that no table can change it.
@@ -111,21 +110,14 @@ def cheetah(quick: bool) -> Result:
 
 
 def walker(quick: bool) -> Result:
-    """BipedalWalker-v3 by SAC with a replay, with the settings that the table has for it: seconds of running (`wall_s`), then 100
-    greedy episodes in Gymnasium's own environment."""
-    size = ("--steps", "8000", "--eval-episodes", "2") if quick else ()
-    runs = [
-        train("BipedalWalker-v3", "--algo", "sac", "--seed", str(seed), *size, timeout=1800)
-        | {"case": f"SAC, seed {seed}"}
-        for seed in range(1 if quick else 3)
-    ]
-    there = [row["wall_s"] if row.get("eval_mean", -1.0) >= 280 else NEVER for row in runs]
-    best = max((row["eval_mean"] for row in runs if "eval_mean" in row), default=None)
-    targets = [
-        Target("greedy return of the best seed", best, ">= 280"),
-        Target("seconds of running, median; PPO's 70 s are to a training mean", statistics.median(there), "<= 600"),
-    ]
-    return Result(runs, targets)
+    """BipedalWalker-v3 by SAC with the settings for environments that have none of their own, until three evaluations of 25 greedy
+    episodes in a row reach 280; then 100 further greedy episodes in Gymnasium's own environment."""
+    goal = ("--steps", "8000", "--eval-episodes", "2") if quick else ("--until-eval", "280")
+    seeds = range(1 if quick else 2)
+    runs = [train("BipedalWalker-v3", "--algo", "sac", "--seed", str(seed), *goal, timeout=1800) for seed in seeds]
+    rows = [row | {"case": f"SAC, seed {seed}"} for seed, row in enumerate(runs)]
+    best = max((row["eval_mean"] for row in runs if row.get("eval_mean") is not None), default=None)
+    return Result(rows, [Target("greedy return of the better seed", best, ">= 280")])
 
 
 def learn(env: str, algo: str, seed: int, minutes: float) -> dict[str, Any]:

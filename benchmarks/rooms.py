@@ -46,7 +46,16 @@ PEERS = {
     "sbx": Peer(
         title="SBX",
         script="sbx_ppo.py",
-        needs=("torch==2.13.0", "sbx-rl==0.28.*", "gymnasium==1.4.*", "Box2D==2.3.10", "pygame-ce", "mujoco>=3.1.6"),
+        needs=(
+            "torch==2.13.0",
+            "sbx-rl==0.28.*",
+            "gymnasium==1.4.*",
+            "Box2D==2.3.10",
+            "pygame-ce",
+            "mujoco>=3.1.6",
+            "imageio",
+            "packaging",
+        ),
     ),
     "rllib": Peer(
         title="RLlib",
