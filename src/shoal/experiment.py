@@ -254,7 +254,8 @@ def resolve(env: Any, loose: Mapping[str, Any], trained: bool = False) -> Plan:
         raise BadInput(
             "--until-eval starts a process beside the training, which a rank of an MPI job cannot; use threads"
         )
-    table = tuned(source.name, settings.algo, spec.obs.is_image, source.atari)
+    # A JAX environment that is given as an object is named after its class; its spec says which task it is.
+    table = tuned(spec.name if source.backend == "jax" else source.name, settings.algo, spec.obs.is_image, source.atari)
     source, life_ends = _lives(source, settings.life_ends, table)
     fields = {axis: {k: v for k, v in given.get(axis, {}).items() if k != "name"} for axis in AXES}
     runtime = _config(runtime_class, fields["runtime"], "runtime")

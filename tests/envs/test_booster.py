@@ -21,6 +21,7 @@ from shoal.envs.booster.regulator import BASELINES, follow, regulate
 from shoal.envs.booster.series import Series, load, read_csv
 from shoal.envs.booster.task import ACTIONS, STEPS, Booster
 from shoal.envs.source import find
+from shoal.experiment import resolve
 
 
 def test_the_plant_follows_its_equations() -> None:
@@ -167,6 +168,12 @@ def test_an_object_is_judged_where_its_id_is() -> None:
     assert Booster(plant=True).judged == Booster(plant=True)
 
 
+def test_a_series_of_ones_own_finds_the_settings_of_the_task(tmp_path: Path) -> None:
+    env = Booster(data=write(tmp_path / "own.csv", load().rows[:1000]))
+    own, known = (resolve(target, {"algo": "dqn", "runtime": "fused"}) for target in (env, "shoal/Booster-v0"))
+    assert own.algo == known.algo and own.net == known.net and own.settings.steps == known.settings.steps == 100_000
+
+
 def test_an_unusable_series_is_refused_by_one_line(tmp_path: Path) -> None:
     rows = load().rows[:1200].copy()
     path = tmp_path / "own.csv"
@@ -179,6 +186,10 @@ def test_an_unusable_series_is_refused_by_one_line(tmp_path: Path) -> None:
     rows[7, 2] = np.nan
     with pytest.raises(BadInput, match="LINFRQ of row 8 is 'nan'"):
         read_csv(Path(write(path, rows)))
+    held = load().rows[:1200].copy()
+    held[:, VIMIN] = np.repeat(held[::10, VIMIN], 10)  # a setting that changes every tenth tick
+    with pytest.raises(BadInput, match="VIMIN changes by 0 in half of the rows or more"):
+        read_csv(Path(write(path, held)))
     rows[:, 2] = 103.4  # its deviation is not 0 in single precision
     with pytest.raises(BadInput, match="LINFRQ never changes"):
         read_csv(Path(write(path, rows)))

@@ -30,7 +30,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
 }
 CONTINUOUS = {"ddpg", "sac", "td3"}  # they have a bandit of their own: tests/algos/test_continuous.py
 assert set(SETTINGS) | CONTINUOUS == {name for name, entry in ALGOS.items() if not entry.topologies}
-RUNTIME = {"dqn": "inline"}  # a replay is not part of what fused compiles
+RUNTIME = {"dqn": "inline"}  # where its settings were chosen
 
 
 def learn(

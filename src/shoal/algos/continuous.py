@@ -72,7 +72,7 @@ class ContinuousControl(OffPolicy[C, N]):
                 f"{spec.name}: actions have no finite bounds (entry {', '.join(open_)}); --algo.action-scale S lets them"
                 " reach from -S to S"
             )
-        if not self.gradients_per_steps[0]:
+        if config.updates_per_step < 1 / FINEST:
             raise BadInput(f"--algo.updates-per-step is {config.updates_per_step:g}: expected at least {1 / FINEST:g}")
 
     @property

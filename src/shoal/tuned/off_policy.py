@@ -22,6 +22,7 @@ PENDULUM: Settings = {
     },
     "net": {"hidden": [64, 64]},
 }
+NOISY: Settings = {"reward_scale": 0.1, "noise": "gaussian", "noise_scale": 0.2}
 LUNAR_LANDER: Settings = {
     "steps": 200_000,
     "actors": 1,
@@ -134,8 +135,8 @@ OFF_POLICY: dict[tuple[str, str], Settings] = {
         "net": {"hidden": [64, 64], "activation": "relu"},
     },
     # TD3 and DDPG differ in nothing else, so that a comparison of both is one of the algorithms.
-    ("Pendulum-v1", "td3"): {**PENDULUM, "algo": {**PENDULUM["algo"], "reward_scale": 0.1, "noise_scale": 0.2}},
-    ("Pendulum-v1", "ddpg"): {**PENDULUM, "algo": {**PENDULUM["algo"], "reward_scale": 0.1, "noise_scale": 0.2}},
+    ("Pendulum-v1", "td3"): {**PENDULUM, "algo": {**PENDULUM["algo"], **NOISY}},
+    ("Pendulum-v1", "ddpg"): {**PENDULUM, "algo": {**PENDULUM["algo"], **NOISY}},
     ("Pendulum-v1", "sac"): {**PENDULUM, "algo": {**PENDULUM["algo"], "gamma": 0.98}},
     # Rewards come from the flag alone: only noise that pushes one way for a while gets there.
     ("MountainCarContinuous-v0", "sac"): {
@@ -154,8 +155,8 @@ OFF_POLICY: dict[tuple[str, str], Settings] = {
         },
         "net": {"hidden": [64, 64]},
     },
-    # A change of the setting shows within a few ticks. Errors of regulation are small: scaled up, they exceed Adam's steps. No channel
-    # shows the thermal drift: a memory infers it.
+    # A change of the setting shows within a few ticks. Errors of regulation are small: scaled up, they exceed Adam's steps. No
+    # channel shows the thermal drift: a memory infers it.
     ("shoal/Booster-v0", "dqn"): {
         "steps": 100_000,
         "actors": 1,

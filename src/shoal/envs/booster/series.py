@@ -88,4 +88,10 @@ def read_csv(path: Path) -> np.ndarray:
     still = [channel for channel, spread in zip(CHANNELS, np.ptp(rows, 0), strict=True) if spread == 0]
     if still:
         raise BadInput(f"data {str(path)!r}: {', '.join(still)} never changes: there is nothing to learn from it")
+    low, high = np.quantile(np.diff(rows[:, VIMIN]), (0.25, 0.75))
+    if low == high:
+        raise BadInput(
+            f"data {str(path)!r}: VIMIN changes by {low:g} in half of the rows or more, so the quartiles of its change, between"
+            " which actions lie, coincide"
+        )
     return rows
