@@ -178,6 +178,13 @@ ON_POLICY: dict[tuple[str, str], Settings] = {
         "algo": {**GENERIC_PPO, "batch_size": 256, "epochs": 4},
     },
     ("*", "ppo"): {"steps": 1_000_000, "total_envs": 16, "algo": GENERIC_PPO},
+    # A change of the setting shows within a few ticks.
+    ("shoal/Booster-v0", "a2c"): {
+        "steps": 400_000,
+        "actors": 2,
+        "total_envs": 16,
+        "algo": {"learning_rate": 3e-3, "gamma": 0.7, "normalise_obs": True, "normalise_reward": True},
+    },
     ("*", "a2c"): {"steps": 1_000_000, "total_envs": 16, "algo": {"normalise_obs": True, "normalise_reward": True}},
     ("*", "reinforce"): {
         "steps": 1_000_000,
