@@ -47,7 +47,8 @@ def test_hogwild_knows_what_it_loses(runtime: str) -> None:
     state, _ = outcome(runtime, "hogwild")
     assert state["count"] == TURNS, "pushes are counted exactly, whatever becomes of what they add"
     missing = TURNS - state["vector"]
-    assert (missing >= 0).all() and (missing < TURNS / 2).all()
+    # A worker that the kernel stops between reading and writing one block overwrites there all that the other adds meanwhile.
+    assert (missing >= 0).all() and (missing < TURNS).all() and missing.mean() < TURNS / 2
     np.testing.assert_allclose(state["lost"], missing[::20].mean() / TURNS, rtol=1e-6)
     if runtime == "inline":
         assert state["lost"] == 0
