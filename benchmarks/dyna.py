@@ -38,7 +38,7 @@ DYNA: dict[str, Any] = DQN | {
     "mix": 0.5,
     "horizon": 3,
     "starts": 64,
-    "straying": 0.1,
+    "random_share": 0.1,
     "imagined": 10_000,
     "model_gradients": 32,
     "model_batch": 64,

@@ -35,7 +35,7 @@ _SIZES = ("many_learners", "each_learns", "acting", "unrolls")
 # Attributes that a user's own class must declare besides its Config, and where they are documented.
 DECLARED = {
     "algorithm": ("about", "net_name", "usual_topology", "topologies", "replays", "if_trained", "groups", "adopt"),
-    "topology": (*_SIZES, "about", "apart", "mixed", "usual", "if_parallel", "program"),
+    "topology": (*_SIZES, "about", "apart", "mixed", "usual", "if_parallel", "one_optimiser", "program"),
     "runtime": ("about", "provides", "overlaps", "needs_pure_env", "spawns", "join", "places", "step_timeout"),
 }
 WHERE_DECLARED = {
@@ -302,9 +302,11 @@ def _lives(source: Source, asked: bool | None, table: Mapping[str, Any]) -> tupl
     if asked and not source.atari:
         raise BadInput(f"--life-ends: {source.name} is not an Atari game, and only those count lives")
     ends = table.get("life_ends", False) if asked is None else asked
-    if ends and isinstance(source, EnvSource):
-        source = dataclasses.replace(source, life_ends=True)
-    return source, ends
+    if isinstance(source, EnvSource):
+        return dataclasses.replace(source, life_ends=ends), ends
+    if asked:
+        raise BadInput(f"--life-ends: {source.name} is a source of its own, which decides where episodes end")
+    return source, False
 
 
 def even_actors(cores: int, learners: int, envs: int) -> int:

@@ -40,11 +40,11 @@ class FakeRows:
 
 def made(action: ActionSpec, epsilon: float, given: np.ndarray, seed: int = 0) -> np.ndarray:
     rows = FakeRows()
-    straying = RandomActions(rows, action, epsilon, seed, 0)
-    straying.begin({})
+    actions = RandomActions(rows, action, epsilon, seed, 0)
+    actions.begin({})
     for t in range(STEPS):
-        straying.step({}, t, given)
-        assert (straying.obs == t + 1).all()
+        actions.step({}, t, given)
+        assert (actions.obs == t + 1).all()
     return np.stack(rows.made)
 
 
@@ -76,7 +76,7 @@ def test_the_same_seed_strays_alike_and_a_snapshot_goes_on() -> None:
     before.begin({})
     after = RandomActions(second, spec, 0.5, 0, 0)
     after.restore(before.snapshot())
-    for straying in (before, after):
-        straying.begin({})
-        straying.step({}, 0, given)
+    for actions in (before, after):
+        actions.begin({})
+        actions.step({}, 0, given)
     np.testing.assert_array_equal(first.made[-1], second.made[-1])

@@ -267,7 +267,7 @@ FLIPS: dict[str, Any] = {
     "tolerance": 0.9,
     "horizon": 2,
     "starts": 4,
-    "straying": 0.9,
+    "random_share": 0.9,
     "sweeping": True,
     "bonus": 3.0,
     "model_hidden": (4,),
@@ -285,7 +285,7 @@ ELSEWHERE = (
 def test_every_knob_is_read(knob: str) -> None:
     """Another value keeps, learns, models or imagines in another way. `FLIPS` must know every field."""
     beside = {"target_every": 2} if knob == "tau" else {}
-    beside |= {"epsilon_start": 0.0, "epsilon_end": 0.0} if knob == "straying" else {}
+    beside |= {"epsilon_start": 0.0, "epsilon_end": 0.0} if knob == "random_share" else {}
     plain, other = make(**beside), make(**{**beside, knob: FLIPS[knob]})
     assert getattr(plain.config, knob) != FLIPS[knob]
 

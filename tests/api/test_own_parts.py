@@ -151,7 +151,8 @@ def test_an_own_algorithm_under_processes(module: None, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("axis", "what", "left_out"), [("topology", "topology", "program"), ("algo", "algorithm", "adopt")]
+    ("axis", "what", "left_out"),
+    [("topology", "topology", "program"), ("topology", "topology", "one_optimiser"), ("algo", "algorithm", "adopt")],
 )
 def test_what_only_a_run_would_miss_is_asked_for_at_once(axis: str, what: str, left_out: str) -> None:
     declared = {name: None for name in DECLARED[what] if name != left_out}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ from shoal.core.trajectory import trajectory_record
 from shoal.envs import atari
 from shoal.envs import envpool as pool
 from shoal.envs.autoreset import Rows
-from shoal.envs.source import find
+from shoal.envs.source import Source, find
 from shoal.experiment import resolve
 
 pytest.importorskip("envpool")
@@ -113,3 +114,8 @@ def test_lives_are_for_atari() -> None:
     assert find("Breakout-v5").atari and find("ALE/Breakout-v5", "gymnasium").atari and not find("CartPole-v1").atari
     with pytest.raises(BadInput, match="CartPole-v1 is not an Atari game"):
         resolve("CartPole-v1", {"life_ends": True})
+    source, names = find("Breakout-v5"), [name for name in dir(Source) if not name.startswith("_")]
+    own = SimpleNamespace(**{name: getattr(source, name) for name in names})
+    assert isinstance(own, Source)
+    with pytest.raises(BadInput, match="Breakout-v5 is a source of its own"):
+        resolve(own, {"life_ends": True})

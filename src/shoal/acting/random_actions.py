@@ -13,7 +13,7 @@ from shoal.core.ports import Slot
 from shoal.core.program import Context
 from shoal.core.spec import ActionSpec, Binary, Categorical
 
-COUNT = "straying/unrolls"  # a name in snapshots
+COUNT = "random_actions/unrolls"  # a name in snapshots
 
 
 class RandomActions:

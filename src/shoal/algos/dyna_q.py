@@ -63,7 +63,7 @@ class DynaQConfig(DQNConfig):
     """most steps imagined from a real state"""
     starts: Positive = 128
     """real states from which one round of imagination starts"""
-    straying: Fraction = 0.3
+    random_share: Fraction = 0.3
     """smallest share of random actions in imagination: they cover actions that were never tried"""
     sweeping: bool = False
     """prioritized sweeping: start imagination, and choose rows to learn from, where the values' error is largest"""
@@ -262,7 +262,7 @@ class DynaQ:
         choose_key, member_key, act_key = jax.random.split(key, 3)
         obs = self._begin(params, scales, actor, candidates, choose_key, explorer)
         n = obs.shape[0]
-        epsilon = jnp.maximum(actor.explore["epsilon"], self.config.straying)
+        epsilon = jnp.maximum(actor.explore["epsilon"], self.config.random_share)
         strays = actor._replace(explore={**actor.explore, "epsilon": epsilon})
         member = jax.random.randint(member_key, (n,), 0, self.model.members)  # each branch follows one member
 

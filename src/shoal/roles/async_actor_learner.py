@@ -61,7 +61,7 @@ class AsyncActor:
         again = () if policy.lockstep else resumed_at(blueprint.start)
         self._collector = Collector(blueprint, index, context, again)
         self._tracker = EpisodeTracker(blueprint.envs)
-        if (name := f"told-{index}") in blueprint.snapshots:
+        if (name := f"news-{index}") in blueprint.snapshots:
             self._tracker.restore(blueprint.snapshots[name])
         self._own = blueprint.record.empty() if policy.refuses else None
         self._unsent: News | None = None
@@ -142,7 +142,7 @@ class AsyncActor:
             return {}
         return {
             f"actor-{self._index}": Part(self._collector.snapshot()),
-            f"told-{self._index}": Part(self._tracker.snapshot()),
+            f"news-{self._index}": Part(self._tracker.snapshot()),
         }
 
     def close(self) -> None:
