@@ -12,13 +12,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from driven_env import Dials, Levers
+from driven_env import Alternating, Dials, Levers, pulling
 
 import shoal
 from shoal import launch
 from shoal.core.errors import BadInput
 from shoal.core.program import Driver, Reply, Report
-from shoal.core.weights import layout_of, params_hash, to_vector
+from shoal.core.weights import params_hash, to_vector
 from shoal.experiment import resolve
 
 UPDATES, T, B = 6, 4, 2
@@ -66,34 +66,6 @@ def run(
     )
     with TemporaryDirectory() as folder:
         return launch.run(plan, out=Path(folder) / "run", driver=driver, quiet=True)
-
-
-def pulling(lever: int, params: Any) -> np.ndarray:
-    """Weights of a policy, or of action values, that always prefer this action."""
-    layout, at = layout_of(params), 0
-    chosen = np.full(layout.size, 0.25, np.float32)  # so large that what gradients add is lost in rounding
-    for name, shape in zip(layout.names, layout.shapes, strict=True):
-        size = int(np.prod(shape))
-        if name == "policy/head/b" or (shape == (2,) and not name.startswith("value")):
-            chosen[at : at + size] = -50.0  # also of a log standard deviation: next to no noise
-            chosen[at + lever] = 50.0
-        at += size
-    return chosen
-
-
-class Alternating:
-    """Hands in the two policies in turn, and notes what came back."""
-
-    def __init__(self) -> None:
-        self.returns: dict[int, set[float]] = {}  # by version, of the episodes in the report
-        self.handed: dict[int, np.ndarray] = {}
-        self.reported: dict[int, np.ndarray] = {}
-
-    def __call__(self, report: Report) -> Reply:
-        self.returns.setdefault(report.version, set()).update(episode.ret for episode in report.episodes)
-        self.reported[report.version] = to_vector(report.state.params)
-        self.handed[report.version] = pulling(report.version % 2, report.state.params)
-        return Reply(weights=self.handed[report.version])
 
 
 IN_STEP: list[Any] = [  # (topology, runtime, lag, settings)

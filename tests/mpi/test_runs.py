@@ -71,10 +71,15 @@ def test_topologies_on_four_ranks(windows: str, tmp_path: Path) -> None:
     assert job.end(280) == 0, job.err.read_text()
     apart = ["actor_learner queue", "actor_learner stack", "actor_learner window"]
     shared = ["shared_params", "seed", "ga3c", "dyna"] if windows == "shared" else []
-    assert [line["case"] for line in job.lines] == ["sync", "sync, driven", "learners, driven", *apart, *shared]
+    driven = ["sync, driven", "learners, driven", "sync, other weights"]
+    assert [line["case"] for line in job.lines] == ["sync", *driven, *apart, *shared]
     assert job.lines[0]["params_sha256"] == job.lines[1]["params_sha256"]
     assert all(line["runtime"] == "mpi" and line["updates"] > 0 and not line["stopped"] for line in job.lines)
-    assert [line["learners"] for line in job.lines[:6]] == [1, 1, 2, 2, 2, 2]
+    assert [line["learners"] for line in job.lines[:7]] == [1, 1, 2, 1, 2, 2, 2]
+    acted = {int(version): returns for version, returns in job.lines[3]["returns_by_version"].items()}
+    assert len(acted) > 3 and all(acted[v] == [float((v - 1) % 2)] for v in acted if v > 1), (
+        "as handed in one update before"
+    )
 
 
 def test_what_crosses_no_nodes_is_refused(tmp_path: Path) -> None:

@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import json
 import sys
+from pathlib import Path
 from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "contracts"))
+
+from driven_env import Alternating, Levers
 
 import shoal
 from shoal.core.program import Report
@@ -20,11 +25,19 @@ def back(report: Report) -> shoal.Reply:
     return shoal.Reply(weights=to_vector(report.state.params))
 
 
+HANDING = Alternating()  # its notes are rank 0's, where the driver is called
+STILL = {"learning_rate": 1e-30}  # gradients move nothing: weights change by the driver's hand alone
 # What crosses nodes, then what needs one; with so many roles that four ranks carry them.
 ACROSS: dict[str, dict[str, Any]] = {
     "sync": {"algo": PPO, "topology": "sync"},
     "sync, driven": {"algo": PPO, "topology": "sync", "driver": back},
     "learners, driven": {"algo": A2C, "topology": "actor_learner", "learners": 2, "driver": back},
+    "sync, other weights": {
+        "env": Levers,
+        "algo": {**A2C, **STILL},
+        "topology": {"name": "sync", "overlap": False},
+        "driver": HANDING,
+    },
     **{
         f"actor_learner {stream}": {
             "algo": A2C,
@@ -49,7 +62,7 @@ if __name__ == "__main__":
     windows = sys.argv[1]
     for number, (case, settings) in enumerate((ACROSS | (TOGETHER if windows == "shared" else {})).items()):
         run = shoal.train(
-            "CartPole-v1",
+            settings.pop("env", "CartPole-v1"),
             runtime={"name": "mpi", "windows": windows},
             net={"hidden": (8,)},
             envs=2,
@@ -61,4 +74,5 @@ if __name__ == "__main__":
             out=f"run-{number}",
             **settings,
         )
-        print(json.dumps({"case": case, **run.summary}), flush=True)
+        returns = {version: sorted(found) for version, found in HANDING.returns.items()}
+        print(json.dumps({"case": case, **run.summary, "returns_by_version": returns}), flush=True)
