@@ -23,7 +23,7 @@ from shoal.tuning.events import Event, Lost, Reported, Started, Tasked, Tested, 
 from shoal.tuning.race import still_to_test
 from shoal.tuning.replay import rebuilt
 from shoal.tuning.samplers import SAMPLERS, Drawn, make_sampler
-from shoal.tuning.spaces import explore
+from shoal.tuning.spaces import explore, uniform
 from shoal.tuning.trainings import SeedRun, Trainings, copy_run
 
 LOOK = 0.1  # seconds between two checks of the runs
@@ -73,9 +73,8 @@ class Runner:
                 if not any(slot.busy for slot in self.slots):
                     break
                 self._wait()
-                for slot in self.slots:
-                    if slot.busy:
-                        self._look(slot)
+                for slot in self._arrivals():
+                    self._look(slot)
             else:
                 self.leave()
                 return False
@@ -98,6 +97,16 @@ class Runner:
     def _wait(self) -> None:
         runs = [run.training for slot in self.slots for run in slot.runs]
         self._trainings.wait([run for run in runs if run is not None and run.code is None], LOOK)
+
+    def _arrivals(self) -> list[Slot]:
+        """Busy slots in the order in which reports of the same moment count.
+
+        Lanes of a population reach the end of a phase together. Their order is drawn from the seed, the phase and the trial: if it
+        were the order of the slots, the same trials would report first in every phase, and HyperTrick would never evict them.
+        """
+        seed = self.plan.config.seed
+        busy = [slot for slot in self.slots if slot.busy]
+        return sorted(busy, key=lambda slot: uniform(seed, slot.trial, slot.end, "arrival"))
 
     # Assigning trials to slots
 
