@@ -47,6 +47,10 @@ def heading(study: Any) -> str:
     if warmed is not None:
         informing = f", {warmed.informing} of its trials inform {config.sampler}" if warmed.informing else ""
         warm = f"; the best {len(warmed.configurations)} of {warmed.source} first{informing}"
+        if study.plan.test_seeds:
+            tested = study.plan.test_seeds
+            seeds = f"seeds {tested[0]} to {tested[-1]}" if len(tested) > 1 else f"seed {tested[0]}"
+            warm += f"; winners confirmed on {seeds}, unused by that study"
     return (
         f"{config.env}: {config.scheduler}, {config.trials} trials of {config.phases} phases of {study.plan.phase},"
         f" {config.workers} workers, in {study.path}{warm}"

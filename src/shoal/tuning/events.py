@@ -35,6 +35,7 @@ class Warmed(msgspec.Struct, frozen=True, tag="warmed"):
     source: str  # the folder of the earlier study
     configurations: list[Settings]  # of trials 0, 1, ...
     informing: int  # earlier trials that the sampler knows
+    seeds: list[int] = []  # seeds on which the earlier study, and those before it, tuned and tested
 
 
 class Tasked(msgspec.Struct, frozen=True, tag="tasked"):

@@ -17,7 +17,7 @@ import shlex
 import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -38,7 +38,7 @@ from shoal.tuning.runner import Runner
 from shoal.tuning.spaces import Choice, Domain, Real, Whole, written
 from shoal.tuning.timeline import Piece, alpha_of, pieces_of, seconds_of, to_best_of
 from shoal.tuning.trainings import Runs, Trainings
-from shoal.tuning.warm import warm_of
+from shoal.tuning.warm import fresh_plan, warm_of
 
 NOTE = b"stopping: checkpointing the running trials (again to exit now)\n"
 OWN = tuple(f.name for f in fields(StudyConfig) if f.name not in ("env", "space", "settings"))
@@ -222,12 +222,15 @@ def run_study(
     config = plan.config
     if folder is not None and (Path(folder) / "study.json").exists():
         found, known, name = _known(folder)
-        _check_same(found, known.config, config)
+        if config.warm_start and config.test_seed is None:  # chosen when the study began
+            plan = prepare(replace(config, test_seed=known.config.test_seed))
+        _check_same(found, known.config, plan.config)
         return _go_on(found, plan, name, trainings, tell, begun)
     warm = None
     if config.warm_start:
         earlier = Study.open(config.warm_start)
         warm = warm_of(plan, earlier.plan, earlier.course)
+        plan = fresh_plan(plan, warm[0].seeds)
     if config.storage is not None:
         with opened_storage(Path(), config.storage):
             pass  # check that it can be reached before a folder is created
@@ -238,7 +241,7 @@ def run_study(
             book = Book.new(storage, name, plan.space)
             if warm is not None:
                 book.warm_up(*warm)
-        document = {"name": name, "config": configs.as_dict(config), "machine": describe_machine()}
+        document = {"name": name, "config": configs.as_dict(plan.config), "machine": describe_machine()}
         write_atomically(made.path / "study.json", pretty(document))
     except (BadInput, StorageLost):
         made.discard()
