@@ -107,6 +107,19 @@ def test_an_interrupted_run_goes_on_with_the_missing_agents(checkout: Path, monk
         run(monkeypatch, checkout, commands, missing=True)
 
 
+def test_a_row_of_fewer_seeds_is_missing(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run(monkeypatch, checkout, Commands(), only_envs=["CartPole-v1"], only_algos=["ppo"], seeds=2)
+    run(monkeypatch, checkout, Commands(), only_envs=["CartPole-v1"], only_algos=["dqn"], seeds=5)
+    found = run(monkeypatch, checkout, Commands(), missing=True)
+    assert [row["keys"]["agent"] for row in found["rows"]] == ["CartPole-v1 ppo", "Pendulum-v1 sac"]
+    rows = read_rows(checkout / "experiments" / "zoo" / "ours.json")
+    assert {name: row.seeds for name, row in rows.items()} == {
+        "CartPole-v1 ppo": 4,
+        "CartPole-v1 dqn": 5,
+        "Pendulum-v1 sac": 4,
+    }
+
+
 def test_the_page_says_how_loaded_the_machine_was_and_which_budget_was_asked_for(
     checkout: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -3,7 +3,7 @@
 An agent is trained once for each seed, and each run is evaluated greedily in Gymnasium's own environment, on episodes whose
 seeds no training has used. A seed is one observation, the mean of its episodes; the score is the interquartile mean over the
 seeds. At full size each agent that is done updates its row of `docs/zoo.md` (`zoo_page`). `missing` leaves those out that have a
-row, so an interrupted run goes on where it was.
+row of as many seeds, so an interrupted run goes on where it was.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class ZooConfig:
     publish: bool = False
     """whether measured rows go into docs/zoo.md"""
     missing: bool = False
-    """whether agents that have a row in docs/zoo.md already are left out"""
+    """whether agents that have a row in docs/zoo.md already, of at least as many seeds, are left out"""
 
 
 def zoo(size: Mapping[str, Any], folder: Path, tell: Tell) -> dict[str, Any]:
@@ -61,10 +61,12 @@ def zoo(size: Mapping[str, Any], folder: Path, tell: Tell) -> dict[str, Any]:
     reference = read_reference(root / "reference.csv") if (root / "reference.csv").exists() else {}
     if config.missing:
         known = read_rows(root / "ours.json")
-        chosen = [(env, algo) for env, algo in chosen if f"{env} {algo}" not in known]
+        seeds = {name: row.seeds for name, row in known.items()}
+        chosen = [(env, algo) for env, algo in chosen if seeds.get(f"{env} {algo}", 0) < config.seeds]
         if not chosen:
             raise BadInput(
-                "every chosen agent has a row in docs/zoo.md already; without --missing they are measured again"
+                f"every chosen agent has a row of at least {config.seeds} seeds in docs/zoo.md already; without --missing they"
+                " are measured again"
             )
     rows, notes, total = [], [], len(chosen) * config.seeds
     for at, (env, algo) in enumerate(chosen):
