@@ -29,7 +29,7 @@ VALUES: dict[str, Any] = {
 
 def score(settings: Mapping[str, Any], step: int) -> float:
     """The nearer the rate to 0.01 the better, and more with time."""
-    distance = abs(math.log10(float(settings["algo.learning_rate"])) + 2)
+    distance = abs(math.log10(float(settings.get("algo.learning_rate", 0.1))) + 2)  # the default is 0.1 here
     return step / 1000 * (3 - distance) + int(settings["seed"]) / 100
 
 

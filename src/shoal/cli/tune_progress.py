@@ -59,12 +59,14 @@ def heading(study: Any) -> str:
 
 def line_of(event: Any, study: Any) -> str:
     """One event as text; empty for events that are not shown."""
-    from shoal.tuning.events import Lost, Reported, Tested
+    from shoal.tuning.events import BASELINE, Lost, Reported, Tested
 
-    if isinstance(event, Lost):
-        return f"trial {event.trial} lost on worker {event.slot}, back to the queue: {event.why}"
-    if isinstance(event, Tested):
-        return f"trial {event.trial} on fresh seed {event.seed}: {event.why or f'{event.value:.1f}'}"
+    if isinstance(event, Lost | Tested):
+        who = "default settings" if event.trial == BASELINE else f"trial {event.trial}"
+        if isinstance(event, Lost):
+            return f"{who} lost on worker {event.slot}, back to the queue: {event.why}"
+        solved = "" if event.steps is None else f", solved after {event.steps:,.0f} steps and {event.seconds:.1f} s"
+        return f"{who} on fresh seed {event.seed}: {event.why or f'{event.value:.1f}'}{solved}"
     if not isinstance(event, Reported):
         return ""
     trial, config = study.course.trials[event.trial], study.plan.config

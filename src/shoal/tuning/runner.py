@@ -19,7 +19,7 @@ from optuna.samplers import BaseSampler
 
 from shoal.tuning.book import Book
 from shoal.tuning.config import Plan
-from shoal.tuning.events import Event, Lost, Reported, Started, Tasked, Tested, Trial
+from shoal.tuning.events import BASELINE, Event, Lost, Reported, Started, Tasked, Tested, Trial
 from shoal.tuning.race import still_to_test
 from shoal.tuning.replay import rebuilt
 from shoal.tuning.samplers import SAMPLERS, Drawn, make_sampler
@@ -177,7 +177,7 @@ class Runner:
         return folder / f"phase-{unit}-from-{source:03d}"
 
     def _confirm(self, slot: Slot) -> bool:
-        """Assign a fresh seed of one of the best trials to the slot; False if there is none now."""
+        """Assign a fresh seed of one of the best trials, or of the baseline, to the slot; False if there is none now."""
         if self.plan.confirm is None:
             return False
         held = {(other.trial, other.seed) for other in self.slots if other.busy}
@@ -187,8 +187,9 @@ class Runner:
         for number, seed in self._race[1]:
             if (number, seed) not in held:
                 self._place(slot, number, self.plan.config.phases, seed)
-                folder = self.folder / "confirm" / f"{number:03d}" / f"seed-{seed}"
-                self._train(slot, folder, self.plan.settings(self.book.course.trials[number].settings, seed))
+                name = "default" if number == BASELINE else f"{number:03d}"
+                tried = {} if number == BASELINE else self.book.course.trials[number].settings
+                self._train(slot, self.folder / "confirm" / name / f"seed-{seed}", self.plan.settings(tried, seed))
                 return True
         return False
 
@@ -273,7 +274,10 @@ class Runner:
     def _test(self, slot: Slot) -> None:
         assert slot.seed is not None
         [value] = self._scores(slot)
-        self._enter(Tested(time.time(), slot.trial, slot.seed, slot.number, value, slot.why))
+        [run], goal = slot.runs, self.plan.goal
+        solved = None if goal is None or slot.why else run.tally.solved(goal, run.reached(slot.end))
+        steps, seconds = solved or (None, None)
+        self._enter(Tested(time.time(), slot.trial, slot.seed, slot.number, value, slot.why, steps, seconds))
         slot.runs = []
 
     def _report(self, slot: Slot) -> None:

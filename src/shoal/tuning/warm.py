@@ -57,9 +57,8 @@ def fresh_plan(plan: Plan, used: list[int]) -> Plan:
     if plan.config.test_seed is None:
         return prepare(replace(plan.config, test_seed=first))
     words = f"test seeds {both[0]} to {both[-1]} were" if len(both) > 1 else f"test seed {both[0]} was"
-    raise BadInput(
-        f"{words} used by the study of --warm-start {plan.config.warm_start!r}, or by one before it: choose --test-seed {first} or above"
-    )
+    where = f"the study of --warm-start {plan.config.warm_start!r}, or by one before it"
+    raise BadInput(f"{words} used by {where}: choose --test-seed {first} or above")
 
 
 def _check_same(source: str, here: Space, there: Space) -> None:
