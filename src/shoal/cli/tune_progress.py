@@ -42,6 +42,8 @@ def study_progress(*, quiet: bool) -> Iterator[StudyProgress]:
 
 
 def heading(study: Any) -> str:
+    from shoal.tuning.spaces import parse_domain, written
+
     config = study.plan.config
     warmed, warm = study.course.warmed, ""
     if warmed is not None:
@@ -51,9 +53,14 @@ def heading(study: Any) -> str:
             tested = study.plan.test_seeds
             seeds = f"seeds {tested[0]} to {tested[-1]}" if len(tested) > 1 else f"seed {tested[0]}"
             warm += f"; winners confirmed on {seeds}, unused by that study"
+    buckets = "".join(
+        f"; {name} is one of {written(domain)}, each with a program of its own"
+        for name, domain in study.plan.space.items()
+        if config.population and written(domain) != written(parse_domain(config.space[name]))
+    )
     return (
         f"{config.env}: {config.scheduler}, {config.trials} trials of {config.phases} phases of {study.plan.phase},"
-        f" {config.workers} workers, in {study.path}{warm}"
+        f" {config.workers} workers, in {study.path}{warm}{buckets}"
     )
 
 

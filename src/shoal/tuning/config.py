@@ -16,7 +16,7 @@ from shoal.launch.compose import make_algorithm
 from shoal.process.relay import launcher_words
 from shoal.studies.words import word
 from shoal.tuning.phases import Phase, parse_phase
-from shoal.tuning.population import check_space, fused_plan
+from shoal.tuning.population import check_space, fused_plan, with_buckets
 from shoal.tuning.scheduler import Scheduler
 from shoal.tuning.schedulers import Budget, make_scheduler
 from shoal.tuning.spaces import Choice, Domain, Space, Value, parse_space, written
@@ -146,6 +146,7 @@ def prepare(config: StudyConfig) -> Plan:
         raise BadInput("nothing to search: give at least one --space, such as learning_rate=log(1e-5,1e-2)")
     if config.population:
         check_space(space)
+        space = with_buckets(space)
     given = nest(config.settings)
     for name, domain in space.items():
         axis, _, bare = name.rpartition(".")
