@@ -72,7 +72,8 @@ class Runner:
                         break
                 if not any(slot.busy for slot in self.slots):
                     break
-                self._wait()
+                if not self._due():
+                    self._wait()
                 for slot in self._arrivals():
                     self._look(slot)
             else:
@@ -93,6 +94,10 @@ class Runner:
     def _enter(self, event: Event) -> None:
         self.book.enter(event)
         self._tell(event)
+
+    def _due(self) -> bool:
+        """Whether a slot's runs have all ended, so that its next step does not wait for anything."""
+        return any(slot.busy and all(run.code is not None for run in slot.runs) for slot in self.slots)
 
     def _wait(self) -> None:
         runs = [run.training for slot in self.slots for run in slot.runs]
