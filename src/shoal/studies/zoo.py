@@ -93,7 +93,8 @@ def zoo(size: Mapping[str, Any], folder: Path, tell: Tell) -> dict[str, Any]:
         published = reference.get(name, {}).get("score")
         rows.append({"keys": {"agent": name}, "values": _values(measured, runs, published)})
         if config.publish:
-            today = {name: settings_of(*name.split(), config) for name in read_rows(root / "ours.json")}
+            known = read_rows(root / "ours.json")
+            today = {agent: settings_of(row.env, row.algo, config) for agent, row in known.items()}
             publish(root, measured, config.agents, today)
     if not rows:
         raise RunFailed(notes[0])

@@ -92,10 +92,10 @@ def _both(plan: Plan, course: Course) -> tuple[Raced, Raced] | None:
 
 
 def _time(one: Raced) -> str:
-    share = f"({one.solved} of {one.seeds} seeds)"
+    share = f"on {one.solved} of {one.seeds} seeds"
     if math.isinf(one.steps):
-        return f"within the budget on too few seeds {share}"
-    return f"after {one.steps:,.0f} steps and {one.seconds:.1f} s {share}"
+        return share
+    return f"{share}, after a median of {one.steps:,.0f} steps and {one.seconds:.1f} s"
 
 
 def _score(one: Raced) -> str:
