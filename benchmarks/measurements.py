@@ -28,6 +28,7 @@ from lunar import LUNAR, lunar_limit, lunar_long, lunar_solve, lunar_speed
 from pong import breakout_learns, pong_learns, pong_speed
 from shared_params import a3c_crowd, a3c_solve, dqn_workers, shared_params
 from shoal_runs import PYTHON, SHOAL, train
+from studies import journal, tune_overhead
 from targets import Result, Target
 from targets import median as _median
 from targets import ratio as _ratio
@@ -174,6 +175,8 @@ MEASUREMENTS = {
     "cheetah": cheetah,
     "walker": walker,
     "booster": booster,
+    "journal": journal,
+    "tune-overhead": tune_overhead,
     "federation-exchange": federation_exchange,
     "federation-crowd": federation_crowd,
     "federation-child": federation_child,

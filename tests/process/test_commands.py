@@ -78,3 +78,13 @@ def test_a_slowed_command_that_ends_is_left_alone(tmp_path: Path, monkeypatch: p
         assert time.monotonic() < deadline
     assert command.code == 7
     command.at_full_speed()
+
+
+def test_a_command_that_takes_too_long_is_asked_to_pause(monkeypatch: pytest.MonkeyPatch) -> None:
+    entry = "import signal, sys, time\nsignal.signal(signal.SIGUSR1, lambda *_: (print('paused'), sys.exit(0)))\n"
+    monkeypatch.setattr(commands, "_ENTRY", f"{entry}print('began', flush=True)\ntime.sleep({PATIENCE})")
+    began = time.monotonic()
+    assert commands.run_command(["eval"], 3.0) == (0, "began\npaused\n", "")
+    assert 3.0 <= time.monotonic() - began < PATIENCE
+    monkeypatch.setattr(commands, "_ENTRY", "print('done')")
+    assert commands.run_command(["eval"], float(PATIENCE)).out == "done\n"

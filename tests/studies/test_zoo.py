@@ -16,7 +16,8 @@ from shoal.studies import finished
 from shoal.studies import zoo as module
 from shoal.studies.reproduce import read_reference, read_spec
 from shoal.studies.zoo import FRESH, ZooConfig, chosen_agents, zoo
-from shoal.studies.zoo_page import BEGIN, END, Measured, reached, read_rows, table, with_table
+from shoal.studies.zoo_page import BEGIN, END, Measured, in_time, reached, read_rows, table, with_table
+from shoal.tuned import TUNED
 
 ROOT = Path(__file__).parents[2]
 ZOO = ROOT / "experiments" / "zoo"
@@ -25,22 +26,25 @@ SIZE: dict[str, Any] = {"agents": AGENTS, "episodes": 4, "seeds": 4, "publish": 
 
 
 class Commands:
-    """Instead of processes: run folders and evaluations as told."""
+    """Instead of processes: run folders and evaluations as told. `limits` are the seconds that trainings may take."""
+
+    ended = "budget"
 
     def __init__(self, score: float = 400.0, broken: Sequence[str] = (), interrupted_at: int = -1) -> None:
         self.score, self.broken, self.words = score, broken, list[list[str]]()
-        self.interrupted_at = interrupted_at
+        self.interrupted_at, self.limits = interrupted_at, set[float | None]()
 
-    def __call__(self, words: Sequence[str]) -> Finished:
+    def __call__(self, words: Sequence[str], seconds: float | None = None) -> Finished:
         if len(self.words) == self.interrupted_at:
             raise KeyboardInterrupt
         self.words.append(list(words))
+        self.limits |= {seconds} if words[0] == "train" else set()
         if words[0] == "train":
             if any(f"{words[1]} {words[3]}" == name for name in self.broken):
                 return Finished(1, "", "shoal: it diverged\n")
             out = Path(words[words.index("--out") + 1])
             out.mkdir(parents=True)
-            (out / "summary.json").write_text(json.dumps({"ended": "budget", "env_steps": 5000, "wall_s": 2.5}))
+            (out / "summary.json").write_text(json.dumps({"ended": self.ended, "env_steps": 5000, "wall_s": 2.5}))
             return Finished(0, "", "")
         seed = int(words[words.index("--seed") + 1])
         return Finished(0, json.dumps({"eval_mean": self.score + seed - FRESH, "eval_faults": 0}) + "\n", "")
@@ -107,6 +111,19 @@ def test_an_interrupted_run_goes_on_with_the_missing_agents(checkout: Path, monk
         run(monkeypatch, checkout, commands, missing=True)
 
 
+def test_a_row_of_fewer_seeds_is_missing(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run(monkeypatch, checkout, Commands(), only_envs=["CartPole-v1"], only_algos=["ppo"], seeds=2)
+    run(monkeypatch, checkout, Commands(), only_envs=["CartPole-v1"], only_algos=["dqn"], seeds=5)
+    found = run(monkeypatch, checkout, Commands(), missing=True)
+    assert [row["keys"]["agent"] for row in found["rows"]] == ["CartPole-v1 ppo", "Pendulum-v1 sac"]
+    rows = read_rows(checkout / "experiments" / "zoo" / "ours.json")
+    assert {name: row.seeds for name, row in rows.items()} == {
+        "CartPole-v1 ppo": 4,
+        "CartPole-v1 dqn": 5,
+        "Pendulum-v1 sac": 4,
+    }
+
+
 def test_the_page_says_how_loaded_the_machine_was_and_which_budget_was_asked_for(
     checkout: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -115,11 +132,48 @@ def test_the_page_says_how_loaded_the_machine_was_and_which_budget_was_asked_for
     run(monkeypatch, checkout, commands, only_envs=["CartPole-v1"], budgets={"CartPole-v1 dqn": 4000})
     page = (checkout / "docs" / "zoo.md").read_text().splitlines()
     [ppo, dqn] = [line.split(" | ") for line in page if line.startswith("| CartPole-v1 ")]
-    assert page[page.index(BEGIN) + 4].split(" | ")[7:9] == ["seconds", "load"]
-    assert ppo[5] == "5,000" and ppo[7:9] == ["2", "7.2"]
-    assert dqn[5] == "5,000 (`--steps 4000`)"
+    assert page[page.index(BEGIN) + 4].split(" | ")[8:10] == ["seconds", "load"]
+    assert ppo[6] == "5,000" and ppo[8:10] == ["2", "7.2"]
+    assert dqn[6] == "5,000 (`--steps 4000`)"
     asked = [word.partition("=")[2] for words in commands.words for word in words if word.startswith("--steps=")]
     assert asked == ["4000"] * 4
+
+
+def test_a_run_that_takes_too_long_is_ended_and_evaluated(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    commands = Commands(600.0)
+    commands.ended = "paused"
+    run(monkeypatch, checkout, commands, only_envs=["CartPole-v1"], only_algos=["ppo"], minutes=5)
+    assert commands.limits == {300.0}
+    page = (checkout / "docs" / "zoo.md").read_text()
+    assert "| 5,000 (ended after 5 min) |" in page and read_rows(checkout / "experiments" / "zoo" / "ours.json")
+    free = Commands(600.0)
+    run(monkeypatch, checkout, free, only_envs=["CartPole-v1"], only_algos=["ppo"])
+    assert free.limits == {None} and "ended after" not in (checkout / "docs" / "zoo.md").read_text()
+
+
+def test_a_row_by_earlier_settings_is_missing_and_marked(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = {**TUNED["CartPole-v1", "ppo"], "steps": 4096}
+    with monkeypatch.context() as patched:
+        patched.setitem(TUNED, ("CartPole-v1", "ppo"), before)
+        run(monkeypatch, checkout, Commands(), only_envs=["CartPole-v1"], only_algos=["ppo"])
+        page = (checkout / "docs" / "zoo.md").read_text()
+        with pytest.raises(BadInput, match="by today's settings"):
+            run(monkeypatch, checkout, Commands(), only_envs=["CartPole-v1"], only_algos=["ppo"], missing=True)
+    run(monkeypatch, checkout, Commands(), only_envs=["CartPole-v1"], only_algos=["dqn"])
+    marked = (checkout / "docs" / "zoo.md").read_text()
+    assert "earlier settings" not in page and marked.count("with earlier settings") == 1
+    found = run(monkeypatch, checkout, Commands(), missing=True)
+    assert [row["keys"]["agent"] for row in found["rows"]] == ["CartPole-v1 ppo", "Pendulum-v1 sac"]
+    assert "earlier settings" not in (checkout / "docs" / "zoo.md").read_text()
+
+
+def test_the_page_says_whether_the_score_was_reached_in_300_s() -> None:
+    about = {"env": "e", "algo": "a", "steps": 1.0, "seeds": 5, "episodes": 1, "ci": None, "date": "", "machine": ""}
+    rows = [Measured(**about, score=score, seconds=s) for score, s in ((10, 299), (10, 301), (9, 10))]  # type: ignore[arg-type]
+    assert [in_time(row, 10.0) for row in rows] == ["yes", "no", "no"] and in_time(rows[0], None) == ""
+    [summary, *lines] = table({"e a": rows[0]}, {"e a": {"score": 10.0}}, {"e": ["a"]})
+    assert summary.endswith("reached on 1 of 1 environments with a published score, and within 300 s on 1.")
+    assert lines[1].split(" | ")[5] == "within 300 s" and lines[3].split(" | ")[5] == "yes"
 
 
 def test_an_agent_that_fails_on_a_seed_has_no_score(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:

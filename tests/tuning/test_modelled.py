@@ -110,8 +110,8 @@ def test_a_comparison_shows_both_schedules_of_every_method(tmp_path: Path, monke
     monkeypatch.setattr(studies, "run_study", fake_study)
     problem = {**STUDY, "trials": 4, "phases": 2, "phase": "200steps"}
     size = {
-        "problems": {"Fake": problem},
-        "methods": ["hypertrick", "sh"],
+        "problems": {"Fake": {**problem, "methods": ["hypertrick", "sh"]}},
+        "methods": ["none"],
         "confirm": "top1x2",
         "workers": 2,
         "seeds": 2,
@@ -119,6 +119,7 @@ def test_a_comparison_shows_both_schedules_of_every_method(tmp_path: Path, monke
     found = versus(size, tmp_path, lambda done, total, what: None)
     rows = {row["keys"]["method"]: row["values"] for row in found["rows"] if "method" in row["keys"]}
     assert [len(values["simulated"]) for values in rows.values()] == [2, 2]
+    assert sorted(rows) == ["Fake, hypertrick", "Fake, sh"] and not list(tmp_path.rglob("confirm/default"))
     [figure] = found["figures"]
     titles = [panel["title"].partition(":")[0] for panel in figure["panels"]]
     assert titles == ["hypertrick, measured", "hypertrick, simulated", "sh, measured", "sh, simulated"]

@@ -40,6 +40,27 @@ class Instants:
         pass
 
 
+def test_a_run_that_has_ended_reports_its_phases_without_waiting(tmp_path: Path) -> None:
+    """A fast run reaches all of its phases before the driver looks for the first time."""
+
+    class Counted(Instants):
+        waits = 0
+
+        def start(self, folder: Path, settings: Mapping[str, Any], *, go_on: bool) -> Training:
+            made = Instant(settings)
+            made.stop()
+            return made
+
+        def wait(self, trainings: Sequence[Training], seconds: float) -> None:
+            self.waits += 1
+
+    runs = Counted()
+    values = {**VALUES, "scheduler": "none", "trials": 5, "phases": 4, "workers": 1}
+    study = run_study(values, folder=tmp_path / "study", trainings=runs)
+    assert study.done and all(len(trial.reports) == 4 for trial in study.trials)
+    assert runs.waits == 0
+
+
 @pytest.mark.slow
 def test_the_cost_of_a_trial_does_not_grow_with_their_number(tmp_path: Path) -> None:
     """Its seconds depend on the machine; that a thousand trials take about four times as long as 250 does not."""

@@ -7,14 +7,16 @@ from typing import Any
 
 import numpy as np
 import pytest
+from fake_runs import FakeRuns
 
 import shoal
+from shoal.cli.tune_progress import heading
 from shoal.core.errors import BadInput
 from shoal.run.checkpoints import Checkpoints
 from shoal.run.folder import read_json
 from shoal.tuning.lanes import Lane
 from shoal.tuning.phases import Phase
-from shoal.tuning.population import Population, check_space, fused_plan
+from shoal.tuning.population import Population, check_space, fused_plan, with_buckets
 from shoal.tuning.spaces import Choice, Real, Whole
 from shoal.tuning.study import run_study
 
@@ -107,6 +109,31 @@ def test_a_study_of_lanes_pauses_and_goes_on(tmp_path: Path) -> None:
     assert {trial.settings["unroll"] for trial in study.trials} == {4, 8}, "programs of two shapes"
     run = shoal.train(resume=folder, steps=10 * UPDATE, quiet=True, report=False, eval_episodes=0)
     assert run.summary["env_steps"] == 10 * UPDATE, "a lane's folder is a run's"
+
+
+def test_ranges_of_whole_numbers_take_a_few_values(tmp_path: Path) -> None:
+    values: dict[str, Any] = {
+        "env": "CartPole-v1",
+        "settings": {"algo": "a2c", "envs": 4},
+        "space": {"learning_rate": "log(1e-4,1e-1)", "unroll": "logint(2,100)", "net.hidden": "5;7;9"},
+        "scheduler": "none",
+        "population": True,
+        "trials": 60,
+        "phases": 1,
+        "phase": "100steps",
+        "workers": 60,
+    }
+    runs = FakeRuns(lambda settings, step: float(settings["algo.learning_rate"]))
+    study = run_study(values, folder=tmp_path / "study", trainings=runs)
+    shapes = {trial.settings["unroll"] for trial in study.trials}
+    assert shapes == {2, 3, 6, 11, 19, 33, 57, 100}, "recorded as they were trained"
+    assert {settings["algo.unroll"] for _, settings, _ in runs.started} == shapes
+    assert {trial.settings["net.hidden"] for trial in study.trials} == {5, 7, 9}, "lists stay exact"
+    assert len({trial.settings["learning_rate"] for trial in study.trials}) == 60
+    assert "unroll is one of 2,3,6,11,19,33,57,100, each with a program of its own" in heading(study)
+    assert "net.hidden" not in heading(study) and study.replay().mismatches == []
+    both = with_buckets({"unroll": Whole(2, 100, True), "envs": Whole(1, 64)})
+    assert both == {"unroll": Choice((2, 14, 100)), "envs": Choice((1, 8, 64))}, "nine programs"
 
 
 def test_what_cannot_be_a_lane_is_refused() -> None:

@@ -29,7 +29,7 @@ VALUES: dict[str, Any] = {
 
 def score(settings: Mapping[str, Any], step: int) -> float:
     """The nearer the rate to 0.01 the better, and more with time."""
-    distance = abs(math.log10(float(settings["algo.learning_rate"])) + 2)
+    distance = abs(math.log10(float(settings.get("algo.learning_rate", 0.1))) + 2)  # the default is 0.1 here
     return step / 1000 * (3 - distance) + int(settings["seed"]) / 100
 
 
@@ -72,6 +72,23 @@ def test_halving_preempts_on_as_many_workers_as_in_the_slides_figure(tmp_path: P
     assert {piece.slot for piece in pieces} == set(range(6)) and study.alpha == 30 / 64
     for unit in (1, 2, 3):
         assert max(p.stop for p in pieces if p.end == unit) <= min(p.start for p in pieces if p.end == unit + 1)
+
+
+def test_reports_of_the_same_moment_count_in_an_order_drawn_for_each_phase(tmp_path: Path) -> None:
+    """All 16 trials reach every phase together, as the lanes of a population do."""
+
+    def order(name: str, seed: int) -> list[list[int]]:
+        changed: dict[str, Any] = {"scheduler": "none", "trials": 16, "workers": 16, "seed": seed}
+        study = study_of(tmp_path / name, **changed)
+        reports = [event for event in study.course.events if isinstance(event, Reported)]
+        assert study.replay().mismatches == []
+        return [[event.trial for event in reports if event.unit == unit] for unit in (1, 2, 3, 4)]
+
+    phases = order("one", 6)
+    assert all(sorted(trials) == list(range(16)) for trials in phases)
+    assert len({tuple(trials) for trials in phases}) == 4, "a new order in each phase"
+    assert len({trial for trials in phases for trial in trials[:4]}) > 8, "other trials come first each time"
+    assert order("again", 6) == phases != order("other", 7)
 
 
 def test_equal_trials_for_every_scheduler(tmp_path: Path) -> None:

@@ -11,7 +11,19 @@ from hypothesis import strategies as st
 
 from shoal.core.errors import BadInput
 from shoal.tuning.distributions import distributions
-from shoal.tuning.spaces import Choice, Domain, Real, Whole, draw, explore, parse_domain, parse_space, sample, written
+from shoal.tuning.spaces import (
+    Choice,
+    Domain,
+    Real,
+    Whole,
+    bucketed,
+    draw,
+    explore,
+    parse_domain,
+    parse_space,
+    sample,
+    written,
+)
 
 SLIDES = ["learning_rate=log(1e-5,1e-2)", "unroll=logint(2,100)", "gamma=.9,.95,.99,.995,.999,.9995,.9999"]
 
@@ -132,3 +144,17 @@ def test_optuna_samples_the_same_space() -> None:
         assert list(params) == list(space)
         assert params["gamma"] in space["gamma"].values  # type: ignore[union-attr]
         assert (params["width"] - 16) % 16 == 0 and 2 <= params["unroll"] <= 100
+
+
+@pytest.mark.parametrize(
+    ("domain", "values"),
+    [
+        (Whole(2, 100, True), (2, 3, 6, 11, 19, 33, 57, 100)),
+        (Whole(1, 5), (1, 2, 3, 4, 5)),
+        (Whole(16, 112, False, 16), (16, 32, 48, 64, 80, 96, 112)),
+        (Whole(-3, 40), (-3, -2, -1, 1, 5, 11, 22, 40)),
+        (Whole(16, 512, False, 16), (16, 32, 48, 64, 112, 192, 320, 512)),
+    ],
+)
+def test_a_few_values_of_a_range_have_equal_ratios(domain: Whole, values: tuple[int, ...]) -> None:
+    assert bucketed(domain, 8).values == values

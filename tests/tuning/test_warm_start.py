@@ -10,6 +10,7 @@ import pytest
 from fake_runs import FakeRuns
 from test_runner import VALUES, score
 
+from shoal.cli.tune_progress import heading
 from shoal.core.errors import BadInput
 from shoal.tuning.book import open_storage
 from shoal.tuning.events import Tasked
@@ -112,3 +113,27 @@ def test_a_study_without_scores_warms_nothing(tmp_path: Path) -> None:
     )
     with pytest.raises(BadInput, match="no trial of that study has a score"):
         warm(tmp_path, dead)
+
+
+def test_winners_are_confirmed_on_seeds_that_no_earlier_study_has_used(tmp_path: Path, earlier: Study) -> None:
+    """The earlier study has the same seed, so its first configurations were chosen on the default test seeds."""
+    assert earlier.plan.test_seeds == (1006, 1007)
+    study = warm(tmp_path, earlier, seed=6, confirm="top1x3")
+    assert study.plan.test_seeds == (1008, 1009, 1010)
+    assert "confirmed on seeds 1008 to 1010, unused by that study" in heading(study)
+    assert all(set(seeds) == {1008, 1009, 1010} for seeds in study.course.tests.values())
+    assert warm(tmp_path, earlier, seed=6, confirm="top1x3").summary() == study.summary(), "the same call continues"
+    third = run_study(
+        {**VALUES, "warm_start": str(study.path), "confirm": "top1x1"}, folder=tmp_path / "3", trainings=FakeRuns(score)
+    )
+    assert third.plan.test_seeds == (1011,), "nor on those of the study before"
+    assert warm(tmp_path / "apart", earlier, confirm="top1x3").plan.test_seeds == (1030, 1031, 1032), "no overlap"
+
+
+def test_test_seeds_of_the_earlier_study_are_refused(tmp_path: Path, earlier: Study) -> None:
+    with pytest.raises(BadInput, match=r"test seed 1007 was used by .* choose --test-seed 1008 or above"):
+        warm(tmp_path, earlier, seed=6, confirm="top1x2", test_seed=1007)
+    with pytest.raises(BadInput, match="test seed 6 was used"):
+        warm(tmp_path, earlier, seed=30, confirm="top1x1", test_seed=6)
+    assert not (tmp_path / "later").exists()
+    assert warm(tmp_path, earlier, seed=6, confirm="top1x2", test_seed=1008).plan.test_seeds == (1008, 1009)

@@ -41,7 +41,8 @@ report.html. An experiment is a folder in experiments/ of a source checkout.
   --quick         a small size that shows that everything runs (CI); the full size takes minutes
   --seeds N       runs of each, instead of the spec's number
   --env, --algo   zoo: only these environments and algorithms, separated by commas; other rows of docs/zoo.md stay
-  --missing       zoo: only agents that have no row in docs/zoo.md yet, so that an interrupted run goes on
+  --missing       zoo: only agents without a row of as many seeds by today's settings in docs/zoo.md, so that an interrupted
+                  run goes on
   --problem NAME  hypertrick-vs-hyperband: only these of its problems, separated by commas
   --out FOLDER    where to write (runs/reproduce-NAME-...)
   --resume FOLDER continue an interrupted experiment, or one that now gets more seeds: its finished trainings are not repeated

@@ -126,6 +126,8 @@ def _print_result(study: Any) -> None:
                 f"confirmed: trial {one.trial}, {one.mean:.1f}{ends} on {len(one.scores)} fresh seeds,"
                 f" tuning score {one.tuning:.1f}, optimism {one.optimism:.1f}{left}"
             )
+        if study.verdict:
+            say(study.verdict)
         if study.done and study.plan.confirm is not None and not study.confirmed:
             say("not confirmed: every run on a fresh seed failed")
         say(

@@ -42,25 +42,38 @@ def study_progress(*, quiet: bool) -> Iterator[StudyProgress]:
 
 
 def heading(study: Any) -> str:
+    from shoal.tuning.spaces import parse_domain, written
+
     config = study.plan.config
     warmed, warm = study.course.warmed, ""
     if warmed is not None:
         informing = f", {warmed.informing} of its trials inform {config.sampler}" if warmed.informing else ""
         warm = f"; the best {len(warmed.configurations)} of {warmed.source} first{informing}"
+        if study.plan.test_seeds:
+            tested = study.plan.test_seeds
+            seeds = f"seeds {tested[0]} to {tested[-1]}" if len(tested) > 1 else f"seed {tested[0]}"
+            warm += f"; winners confirmed on {seeds}, unused by that study"
+    buckets = "".join(
+        f"; {name} is one of {written(domain)}, each with a program of its own"
+        for name, domain in study.plan.space.items()
+        if config.population and written(domain) != written(parse_domain(config.space[name]))
+    )
     return (
         f"{config.env}: {config.scheduler}, {config.trials} trials of {config.phases} phases of {study.plan.phase},"
-        f" {config.workers} workers, in {study.path}{warm}"
+        f" {config.workers} workers, in {study.path}{warm}{buckets}"
     )
 
 
 def line_of(event: Any, study: Any) -> str:
     """One event as text; empty for events that are not shown."""
-    from shoal.tuning.events import Lost, Reported, Tested
+    from shoal.tuning.events import BASELINE, Lost, Reported, Tested
 
-    if isinstance(event, Lost):
-        return f"trial {event.trial} lost on worker {event.slot}, back to the queue: {event.why}"
-    if isinstance(event, Tested):
-        return f"trial {event.trial} on fresh seed {event.seed}: {event.why or f'{event.value:.1f}'}"
+    if isinstance(event, Lost | Tested):
+        who = "default settings" if event.trial == BASELINE else f"trial {event.trial}"
+        if isinstance(event, Lost):
+            return f"{who} lost on worker {event.slot}, back to the queue: {event.why}"
+        solved = "" if event.steps is None else f", solved after {event.steps:,.0f} steps and {event.seconds:.1f} s"
+        return f"{who} on fresh seed {event.seed}: {event.why or f'{event.value:.1f}'}{solved}"
     if not isinstance(event, Reported):
         return ""
     trial, config = study.course.trials[event.trial], study.plan.config

@@ -55,6 +55,12 @@ def gymnasium_id(name: str) -> str | None:
     return f"ALE/{name}" if f"ALE/{name}" in gymnasium.registry else None
 
 
+def reward_threshold(name: str) -> float | None:
+    """The return at which Gymnasium counts this environment as solved; None if it names none, or does not have it."""
+    known = gymnasium_id(name)
+    return None if known is None else gymnasium.registry[known].reward_threshold
+
+
 def envpool_id(name: str) -> str:
     """EnvPool's name for the environment that Gymnasium calls `name`."""
     return name.removeprefix("ALE/")

@@ -47,7 +47,8 @@ def _panel(axes: Axes, panel: Mapping[str, Any]) -> None:
         if not numbered:
             continue
         middle = (first["start"] + first["loading"] + last["stop"]) / 2
-        axes.text(middle, row, str(first["trial"]), ha="center", va="center", color="#102031", fontsize=8)
+        name = str(first["trial"]) if first["trial"] >= 0 else "d"  # a study's default settings
+        axes.text(middle, row, name, ha="center", va="center", color="#102031", fontsize=8)
         if first["resumed"]:
             axes.plot(first["start"], row, marker=">", ms=6, color=_COST, clip_on=False)
         if last["verdict"] in ("stop", "complete"):

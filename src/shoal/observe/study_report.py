@@ -16,6 +16,7 @@ from shoal.run.files import write_atomically
 from shoal.run.progress import clock
 
 Document = Mapping[str, Any]
+_SOLVED = ("seeds solved", "steps to it, median", "seconds")
 _MARKS = {"stopped": ("x", RED), "complete": ("o", GREEN), "paused": ("s", GREY)}
 
 
@@ -54,6 +55,9 @@ def cards(document: Document) -> list[tuple[str, str, str]]:
             f", {one['failed']} failed" if one["failed"] else ""
         )
         made.append(("confirmed score", f"{one['mean']:.1f}", how))
+    if document.get("baseline") is not None:
+        value = "ahead" if document["ahead_of_baseline"] else "not ahead"
+        made.append(("beside the default settings", value, document["verdict"]))
     if document["optimism"] is not None:
         found = document["optimism"]
         how = f"{_span(found['ci'])}tuning score minus test score of the search's best trial"
@@ -71,9 +75,8 @@ def pictures(document: Document) -> list[tuple[str, str, Figure]]:
     """(title, hint, figure); those without data are left out."""
     made = []
     if document["gantt"] is not None:
-        hint = (
-            "one bar per stay of a trial; x: stopped, o: complete, triangle: context switch; pale: run on a fresh seed"
-        )
+        hint = "one bar per stay of a trial; x: stopped, o: complete, triangle: context switch; "
+        hint += "pale: run on a fresh seed (d: default settings)"
         made.append(("Which worker trained which trial", hint, gantt(document["gantt"], {})))
     if any(line["points"] for line in document["scores"]):
         made.append(("Scores over time", "x: stopped, o: complete, square: left paused", scores(document["scores"])))
@@ -170,7 +173,16 @@ def _winner(document: Document) -> list[str]:
 def _tables(document: Document) -> list[str]:
     made = []
     if document["confirmed"]:
-        head = ["trial", "tuning score", "fresh seeds: mean", "95 % interval", "seeds", "optimism", "its interval"]
+        head = [
+            "trial",
+            "tuning score",
+            "fresh seeds: mean",
+            "95 % interval",
+            "seeds",
+            "optimism",
+            "its interval",
+            *_SOLVED,
+        ]
         body = [
             [
                 str(one["trial"]) + (" (left out of the race)" if one["left_out"] else ""),
@@ -180,9 +192,15 @@ def _tables(document: Document) -> list[str]:
                 str(len(one["scores"])) + (f" ({one['failed']} failed)" if one["failed"] else ""),
                 f"{one['optimism']:.1f}",
                 _span(one["optimism_ci"], ""),
+                *_solved(one),
             ]
             for one in document["confirmed"]
         ]
+        default = document.get("baseline")
+        if default is not None:
+            mean = "" if default["mean"] is None else f"{default['mean']:.1f}"
+            seeds = str(default["seeds"]) + (f" ({default['failed']} failed)" if default["failed"] else "")
+            body.append(["default settings", "", mean, _span(default["ci"], ""), seeds, "", "", *_solved(default)])
         made.append(_table("Confirmed on fresh seeds", head, body))
     names = list(document["space"])
     body = []
@@ -200,6 +218,13 @@ def _tables(document: Document) -> list[str]:
     about += [[name, str(value)] for name, value in document["settings"].items()]
     made.append(_table("Search space and settings", ["name", "values"], about))
     return made
+
+
+def _solved(one: Mapping[str, Any]) -> list[str]:
+    """Entries of a row for `_SOLVED`."""
+    steps, seconds = one.get("steps"), one.get("seconds")
+    numbers = ["" if steps is None else f"{steps:,.0f}", "" if seconds is None else f"{seconds:.1f}"]
+    return [str(one.get("solved") or 0), *numbers]
 
 
 def _card(what: str, value: str, how: str) -> str:

@@ -16,7 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from typing import Any, NamedTuple
 
-from shoal.process.signals import REQUESTS
+from shoal.process.signals import PAUSE, REQUESTS
 
 GRACE = 15.0  # seconds for an interrupted command to write its checkpoint
 RUNS = 0.02  # seconds that a slowed command runs between two stops
@@ -47,8 +47,11 @@ def reason(code: int, err: str) -> str:
     return lines[-1].removeprefix("shoal: ") if lines else f"it ended with code {code} and no message"
 
 
-def run_command(words: Sequence[str]) -> Finished:
-    """Run `shoal WORDS ...` to its end. An interrupt or SIGTERM is passed on, and raised here once the command has ended."""
+def run_command(words: Sequence[str], seconds: float | None = None) -> Finished:
+    """Run `shoal WORDS ...` to its end; after `seconds`, a training is asked to pause, which ends it with a checkpoint.
+
+    An interrupt or SIGTERM is passed on, and raised here once the command has ended.
+    """
 
     def leave(number: int, frame: object) -> None:
         raise KeyboardInterrupt
@@ -57,7 +60,11 @@ def run_command(words: Sequence[str]) -> Finished:
     try:
         child = start(words, subprocess.PIPE, subprocess.PIPE)
         try:
-            out, err = child.communicate()
+            try:
+                out, err = child.communicate(timeout=seconds)
+            except subprocess.TimeoutExpired:
+                child.send_signal(PAUSE)
+                out, err = child.communicate()
         except BaseException:
             child.send_signal(signal.SIGINT)
             try:

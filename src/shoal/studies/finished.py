@@ -37,9 +37,12 @@ def is_finished(out: Path) -> bool:
     return (out / "summary.json").is_file() and not read_json(out / "summary.json")["stopped"]
 
 
-def succeeded(words: Sequence[str]) -> Finished:
-    """The result of a command of Shoal. Raises `BadInput` or `RunFailed`, with its last line, if it did not succeed."""
-    done = run_command(list(words))
+def succeeded(words: Sequence[str], seconds: float | None = None) -> Finished:
+    """The result of a command of Shoal; a training is paused after `seconds`.
+
+    Raises `BadInput` or `RunFailed`, with its last line, if it did not succeed.
+    """
+    done = run_command(list(words)) if seconds is None else run_command(list(words), seconds)
     if done.code:
         raise (BadInput if done.code == BadInput.exit_code else RunFailed)(done.reason)
     return done

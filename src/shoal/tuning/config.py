@@ -10,12 +10,13 @@ from typing import Any, NamedTuple
 from shoal.core import config as configs
 from shoal.core.config import NonNegative, Positive, PositiveFloat
 from shoal.core.errors import BadInput
+from shoal.envs.registry import reward_threshold
 from shoal.experiment import nest, resolve
 from shoal.launch.compose import make_algorithm
 from shoal.process.relay import launcher_words
 from shoal.studies.words import word
 from shoal.tuning.phases import Phase, parse_phase
-from shoal.tuning.population import check_space, fused_plan
+from shoal.tuning.population import check_space, fused_plan, with_buckets
 from shoal.tuning.scheduler import Scheduler
 from shoal.tuning.schedulers import Budget, make_scheduler
 from shoal.tuning.spaces import Choice, Domain, Space, Value, parse_space, written
@@ -58,6 +59,8 @@ class StudyConfig:
     """concurrent runs per trial, each with its own seed; a trial's score is their mean"""
     confirm: str = ""
     """topKxN trains the K best trials again on N fresh seeds each, such as top3x10"""
+    baseline: bool = True
+    """with --confirm: train the environment's default settings on the fresh seeds too, and compare the winner with them"""
     workers: Positive = 2
     """trials that train at the same time"""
     launchers: tuple[str, ...] = ()
@@ -89,6 +92,7 @@ class Plan(NamedTuple):
     confirm: Confirm | None
     tune_seeds: tuple[int, ...]
     test_seeds: tuple[int, ...]
+    goal: float | None = None  # mean return of 100 episodes that counts as solved
 
     def scheduler(self) -> Scheduler:
         """Create the scheduler in its initial state."""
@@ -142,6 +146,7 @@ def prepare(config: StudyConfig) -> Plan:
         raise BadInput("nothing to search: give at least one --space, such as learning_rate=log(1e-5,1e-2)")
     if config.population:
         check_space(space)
+        space = with_buckets(space)
     given = nest(config.settings)
     for name, domain in space.items():
         axis, _, bare = name.rpartition(".")
@@ -163,7 +168,9 @@ def prepare(config: StudyConfig) -> Plan:
     if both:
         words = f"seeds {both[0]} to {both[-1]} are" if len(both) > 1 else f"seed {both[0]} is"
         raise BadInput(f"{words} for tuning and for testing: choose --test-seed {tune_seeds[-1] + 1} or above")
-    plan = Plan(config, space, phase, confirm, tune_seeds, test_seeds)
+    until = run.settings.until_return
+    goal = reward_threshold(config.env) if until is None else until
+    plan = Plan(config, space, phase, confirm, tune_seeds, test_seeds, goal)
     plan.scheduler()
     return plan
 

@@ -40,8 +40,13 @@ def document_of(study: Study) -> dict[str, Any]:
         "switches": sum(piece.resumed for piece in study.pieces),
         "best": None if not ranked else {**_trial(study, study.best.number), "command": study.command(study.best)},
         "confirmed": [
-            {**one._asdict(), "optimism": one.optimism, "optimism_ci": one.optimism_ci} for one in study.confirmed
+            {**one._asdict(), "optimism": one.optimism, "optimism_ci": one.optimism_ci, **study.solved(one.trial)}
+            for one in study.confirmed
         ],
+        "goal": plan.goal,
+        "baseline": None if study.baseline is None else study.baseline.plain(),
+        "ahead_of_baseline": study.ahead_of_baseline,
+        "verdict": study.verdict,
         "optimism": None if study.optimism is None else study.optimism._asdict(),
         "test_seeds": list(plan.test_seeds),
         "space": {name: written(domain) for name, domain in plan.space.items()},

@@ -18,6 +18,7 @@ from shoal.tuning.scheduler import Decision, Task, Verdict
 from shoal.tuning.spaces import Value
 
 Settings = dict[str, Value]
+BASELINE = -1  # stands for a trial in the confirmation: the environment's default settings
 
 
 class Opened(msgspec.Struct, frozen=True, tag="opened"):
@@ -35,6 +36,7 @@ class Warmed(msgspec.Struct, frozen=True, tag="warmed"):
     source: str  # the folder of the earlier study
     configurations: list[Settings]  # of trials 0, 1, ...
     informing: int  # earlier trials that the sampler knows
+    seeds: list[int] = []  # seeds on which the earlier study, and those before it, tuned and tested
 
 
 class Tasked(msgspec.Struct, frozen=True, tag="tasked"):
@@ -89,7 +91,7 @@ class Lost(msgspec.Struct, frozen=True, tag="lost"):
 
 
 class Tested(msgspec.Struct, frozen=True, tag="tested"):
-    """A configuration was trained again on a fresh seed."""
+    """A configuration, or the `BASELINE`, was trained on a fresh seed."""
 
     at: float
     trial: int
@@ -97,6 +99,8 @@ class Tested(msgspec.Struct, frozen=True, tag="tested"):
     slot: int
     value: float
     why: str = ""
+    steps: float | None = None  # of the run, when it reached the study's goal
+    seconds: float | None = None
 
 
 class Closed(msgspec.Struct, frozen=True, tag="closed"):
@@ -157,6 +161,7 @@ class Course:
         self.events: list[Event] = []
         self.trials: dict[int, Trial] = {}
         self.tests: dict[int, dict[int, float]] = {}  # {trial: {seed: score}}
+        self.solved: dict[int, dict[int, tuple[float, float]]] = {}  # {trial: {seed: steps and seconds to the goal}}
         self.warmed: Warmed | None = None
         self.done = False
         for event in events:
@@ -176,6 +181,8 @@ class Course:
             self._report(event)
         elif isinstance(event, Tested):
             self.tests.setdefault(event.trial, {})[event.seed] = event.value
+            if event.steps is not None and event.seconds is not None:
+                self.solved.setdefault(event.trial, {})[event.seed] = event.steps, event.seconds
         elif isinstance(event, Warmed):
             self.warmed = event
         elif isinstance(event, Closed):

@@ -88,3 +88,10 @@ class Tally:
             if episodes >= WINDOW:
                 break
         return returns / episodes if episodes else math.nan
+
+    def solved(self, goal: float, lines: int | None = None) -> tuple[float, float] | None:
+        """Steps and seconds when the mean return of the last 100 episodes first reached `goal`; None if it did not."""
+        for at, line in enumerate(self._lines[:lines]):
+            if line.episodes >= WINDOW and self.score(at + 1) >= goal:
+                return float(line.step), line.seconds
+        return None

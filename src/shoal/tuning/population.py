@@ -1,7 +1,8 @@
 """A study whose trials train as lanes of a few compiled functions, for JAX-native environments.
 
 Trials with equal shapes are lanes of one program (`lanes`). Settings that change shapes or code, such as `unroll` and `net.hidden`,
-sort the trials into programs, one for each combination of their values.
+sort the trials into programs, one for each combination of their values. Ranges of whole numbers take a few values only, because
+each would compile a program (`with_buckets`).
 """
 
 from __future__ import annotations
@@ -20,8 +21,10 @@ from shoal.runtimes.fused import Fused
 from shoal.topologies.sequential import SequentialTopology
 from shoal.tuning.lanes import VARIES, Lane, LaneProgram
 from shoal.tuning.phases import Phase
-from shoal.tuning.spaces import Real, Space, written
+from shoal.tuning.spaces import Real, Space, Whole, bucketed, written
 from shoal.tuning.trainings import Training
+
+PROGRAMS = 8  # about as many combinations of values from ranges
 
 
 class Population:
@@ -85,6 +88,16 @@ def fused_plan(env: str, settings: Mapping[str, Any]) -> Plan:
         raise BadInput(f"--population has no replay, which {plan.settings.algo} needs: leave --population out")
     Fused(plan.runtime).start(SequentialTopology(plan.topology).program(blueprint), lambda: False)
     return plan
+
+
+def with_buckets(space: Space) -> Space:
+    """The space with a list of a few values for each range of whole numbers; lists stay as they are."""
+    ranges = [name for name, domain in space.items() if isinstance(domain, Whole) and name not in VARIES]
+    most = max(2, round(PROGRAMS ** (1 / len(ranges)))) if ranges else 0
+    return {
+        name: bucketed(domain, most) if isinstance(domain, Whole) and name in ranges else domain
+        for name, domain in space.items()
+    }
 
 
 def check_space(space: Space) -> None:

@@ -1,7 +1,8 @@
 """Confirmation of winners: the best few are trained again on fresh seeds, which shows the optimism of their tuning scores.
 
 The best of many noisy scores is biased upwards. Its *optimism* is its tuning score minus its score on seeds that the search has
-not used. The race goes seed by seed through all candidates, and drops a candidate that is clearly behind the leader.
+not used. The race goes seed by seed through all candidates, and drops a candidate that is clearly behind the leader. The
+default settings train on every seed too (`baseline`).
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from typing import NamedTuple
 
 from shoal.studies.statistics import interval
 from shoal.tuning.config import Plan
-from shoal.tuning.events import Course, Trial
+from shoal.tuning.events import BASELINE, Course, Trial
 
 FEWEST = 5  # seeds that candidate and leader must share before the candidate can be dropped
 
@@ -41,14 +42,16 @@ def candidates(plan: Plan, course: Course) -> list[Trial]:
 
 
 def still_to_test(plan: Plan, course: Course) -> list[tuple[int, int]]:
-    """The (trial, seed) pairs that the race still needs, in order."""
-    racing = candidates(plan, course)
+    """The (trial or `BASELINE`, seed) pairs that the race still needs, in order."""
+    racing = [trial.number for trial in candidates(plan, course)]
+    if racing and plan.config.baseline:
+        racing.append(BASELINE)
     out = left_out(plan, course)
     return [
-        (trial.number, seed)
+        (number, seed)
         for seed in plan.test_seeds
-        for trial in racing
-        if trial.number not in out and seed not in course.tests.get(trial.number, {})
+        for number in racing
+        if number not in out and seed not in course.tests.get(number, {})
     ]
 
 

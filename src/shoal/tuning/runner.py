@@ -19,11 +19,11 @@ from optuna.samplers import BaseSampler
 
 from shoal.tuning.book import Book
 from shoal.tuning.config import Plan
-from shoal.tuning.events import Event, Lost, Reported, Started, Tasked, Tested, Trial
+from shoal.tuning.events import BASELINE, Event, Lost, Reported, Started, Tasked, Tested, Trial
 from shoal.tuning.race import still_to_test
 from shoal.tuning.replay import rebuilt
 from shoal.tuning.samplers import SAMPLERS, Drawn, make_sampler
-from shoal.tuning.spaces import explore
+from shoal.tuning.spaces import explore, uniform
 from shoal.tuning.trainings import SeedRun, Trainings, copy_run
 
 LOOK = 0.1  # seconds between two checks of the runs
@@ -72,10 +72,10 @@ class Runner:
                         break
                 if not any(slot.busy for slot in self.slots):
                     break
-                self._wait()
-                for slot in self.slots:
-                    if slot.busy:
-                        self._look(slot)
+                if not self._due():
+                    self._wait()
+                for slot in self._arrivals():
+                    self._look(slot)
             else:
                 self.leave()
                 return False
@@ -95,9 +95,23 @@ class Runner:
         self.book.enter(event)
         self._tell(event)
 
+    def _due(self) -> bool:
+        """Whether a slot's runs have all ended, so that its next step does not wait for anything."""
+        return any(slot.busy and all(run.code is not None for run in slot.runs) for slot in self.slots)
+
     def _wait(self) -> None:
         runs = [run.training for slot in self.slots for run in slot.runs]
         self._trainings.wait([run for run in runs if run is not None and run.code is None], LOOK)
+
+    def _arrivals(self) -> list[Slot]:
+        """Busy slots in the order in which reports of the same moment count.
+
+        Lanes of a population reach the end of a phase together. Their order is drawn from the seed, the phase and the trial: if it
+        were the order of the slots, the same trials would report first in every phase, and HyperTrick would never evict them.
+        """
+        seed = self.plan.config.seed
+        busy = [slot for slot in self.slots if slot.busy]
+        return sorted(busy, key=lambda slot: uniform(seed, slot.trial, slot.end, "arrival"))
 
     # Assigning trials to slots
 
@@ -168,7 +182,7 @@ class Runner:
         return folder / f"phase-{unit}-from-{source:03d}"
 
     def _confirm(self, slot: Slot) -> bool:
-        """Assign a fresh seed of one of the best trials to the slot; False if there is none now."""
+        """Assign a fresh seed of one of the best trials, or of the baseline, to the slot; False if there is none now."""
         if self.plan.confirm is None:
             return False
         held = {(other.trial, other.seed) for other in self.slots if other.busy}
@@ -178,8 +192,9 @@ class Runner:
         for number, seed in self._race[1]:
             if (number, seed) not in held:
                 self._place(slot, number, self.plan.config.phases, seed)
-                folder = self.folder / "confirm" / f"{number:03d}" / f"seed-{seed}"
-                self._train(slot, folder, self.plan.settings(self.book.course.trials[number].settings, seed))
+                name = "default" if number == BASELINE else f"{number:03d}"
+                tried = {} if number == BASELINE else self.book.course.trials[number].settings
+                self._train(slot, self.folder / "confirm" / name / f"seed-{seed}", self.plan.settings(tried, seed))
                 return True
         return False
 
@@ -264,7 +279,10 @@ class Runner:
     def _test(self, slot: Slot) -> None:
         assert slot.seed is not None
         [value] = self._scores(slot)
-        self._enter(Tested(time.time(), slot.trial, slot.seed, slot.number, value, slot.why))
+        [run], goal = slot.runs, self.plan.goal
+        solved = None if goal is None or slot.why else run.tally.solved(goal, run.reached(slot.end))
+        steps, seconds = solved or (None, None)
+        self._enter(Tested(time.time(), slot.trial, slot.seed, slot.number, value, slot.why, steps, seconds))
         slot.runs = []
 
     def _report(self, slot: Slot) -> None:

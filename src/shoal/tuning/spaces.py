@@ -146,6 +146,17 @@ def written(domain: Domain) -> str:
     return f"logint({ends})" if domain.log else f"int({ends}{f',{domain.step}' if domain.step > 1 else ''})"
 
 
+def bucketed(domain: Whole, most: int) -> Choice:
+    """At most `most` values of the range, both ends among them, with about equal ratios between neighbours."""
+    points = range(domain.low, domain.high + 1, domain.step)
+    if len(points) <= most:
+        return Choice(tuple(points))
+    shift = max(0, 1 - domain.low)  # logarithms need numbers above 0
+    low, high = math.log(domain.low + shift), math.log(domain.high + shift)
+    ideal = [math.exp(low + (high - low) * at / (most - 1)) - shift for at in range(most)]
+    return Choice(tuple(sorted({points[round((value - domain.low) / domain.step)] for value in ideal})))
+
+
 def draw(domain: Domain, u: float) -> Value:
     """The value at the quantile `u` in [0, 1)."""
     if isinstance(domain, Choice):

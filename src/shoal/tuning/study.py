@@ -5,6 +5,7 @@ study.journal    ledger and Optuna study (unless --storage names a database)
 trials/003/seed-0/             the run of trial 3 with seed 0
 trials/003/phase-2-from-007/   its runs since it copied trial 7 (pbt)
 confirm/003/seed-1000/         trial 3 again on a fresh seed
+confirm/default/seed-1000/     the environment's default settings on the same seed
 summary.json, report.html
 """
 
@@ -17,7 +18,7 @@ import shlex
 import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -28,6 +29,7 @@ from shoal.process.signals import StopRequest
 from shoal.run.files import pretty, write_atomically
 from shoal.run.folder import RunFolder, describe_machine, read_json
 from shoal.studies.words import flags_of
+from shoal.tuning.baseline import Raced, ahead_of_baseline, baseline, raced, verdict
 from shoal.tuning.book import Book, StorageLost, opened_storage, storage_failures, without_password
 from shoal.tuning.config import Plan, StudyConfig, make_config, prepare
 from shoal.tuning.events import Closed, Course, Event, Opened, Trial
@@ -38,7 +40,7 @@ from shoal.tuning.runner import Runner
 from shoal.tuning.spaces import Choice, Domain, Real, Whole, written
 from shoal.tuning.timeline import Piece, alpha_of, pieces_of, seconds_of, to_best_of
 from shoal.tuning.trainings import Runs, Trainings
-from shoal.tuning.warm import warm_of
+from shoal.tuning.warm import fresh_plan, warm_of
 
 NOTE = b"stopping: checkpointing the running trials (again to exit now)\n"
 OWN = tuple(f.name for f in fields(StudyConfig) if f.name not in ("env", "space", "settings"))
@@ -102,6 +104,21 @@ class Study:
         return None
 
     @property
+    def baseline(self) -> Raced | None:
+        """Results of the environment's default settings on the fresh seeds; None without confirmation."""
+        return baseline(self.plan, self.course)
+
+    @property
+    def ahead_of_baseline(self) -> bool | None:
+        """Whether the winner solves the task at least as soon as the default settings, on the fresh seeds."""
+        return ahead_of_baseline(self.plan, self.course)
+
+    @property
+    def verdict(self) -> str:
+        """The winner beside the default settings, in a sentence; empty without confirmation."""
+        return verdict(self.plan, self.course)
+
+    @property
     def alpha(self) -> float:
         """Completion rate: trained phases as a share of the phases of all trials trained to the end."""
         return alpha_of(self.plan, self.course)
@@ -110,6 +127,12 @@ class Study:
     def pieces(self) -> list[Piece]:
         """Stretches of training: which worker trained which trial when."""
         return pieces_of(self.course)
+
+    def solved(self, number: int) -> dict[str, Any]:
+        """On how many fresh seeds this trial reached the goal, with the median steps and seconds to it."""
+        found = raced(self.plan, self.course, number)
+        plain = {} if found is None else found.plain()
+        return {name: plain.get(name) for name in ("solved", "steps", "seconds")}
 
     def replay(self) -> Replay:
         """Repeat every decision from the ledger."""
@@ -169,9 +192,14 @@ class Study:
                 "command": self.command(best),
             },
             "confirmed": [
-                {**one._asdict(), "optimism": one.optimism, "optimism_ci": one.optimism_ci} for one in self.confirmed
+                {**one._asdict(), "optimism": one.optimism, "optimism_ci": one.optimism_ci, **self.solved(one.trial)}
+                for one in self.confirmed
             ],
             "optimism": None if optimism is None else optimism._asdict(),
+            "goal": self.plan.goal,
+            "baseline": None if self.baseline is None else self.baseline.plain(),
+            "ahead_of_baseline": self.ahead_of_baseline,
+            "verdict": self.verdict,
             "alpha": self.alpha,
             "wall_s": seconds_of(self.course),
             "to_best_s": to_best_of(self.course),
@@ -222,12 +250,15 @@ def run_study(
     config = plan.config
     if folder is not None and (Path(folder) / "study.json").exists():
         found, known, name = _known(folder)
-        _check_same(found, known.config, config)
+        if config.warm_start and config.test_seed is None:  # chosen when the study began
+            plan = prepare(replace(config, test_seed=known.config.test_seed))
+        _check_same(found, known.config, plan.config)
         return _go_on(found, plan, name, trainings, tell, begun)
     warm = None
     if config.warm_start:
         earlier = Study.open(config.warm_start)
         warm = warm_of(plan, earlier.plan, earlier.course)
+        plan = fresh_plan(plan, warm[0].seeds)
     if config.storage is not None:
         with opened_storage(Path(), config.storage):
             pass  # check that it can be reached before a folder is created
@@ -238,7 +269,7 @@ def run_study(
             book = Book.new(storage, name, plan.space)
             if warm is not None:
                 book.warm_up(*warm)
-        document = {"name": name, "config": configs.as_dict(config), "machine": describe_machine()}
+        document = {"name": name, "config": configs.as_dict(plan.config), "machine": describe_machine()}
         write_atomically(made.path / "study.json", pretty(document))
     except (BadInput, StorageLost):
         made.discard()

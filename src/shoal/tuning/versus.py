@@ -30,7 +30,7 @@ GAMES = ("Boxing", "Centipede", "Ms Pacman", "Pong")  # of the slides
 @dataclass(frozen=True, kw_only=True)
 class VersusConfig:
     problems: dict[str, dict[str, Any]]
-    """{name: settings of `shoal tune` except scheduler and seed}"""
+    """{name: settings of `shoal tune` except scheduler and seed, and `methods` where they are not all}"""
     methods: tuple[str, ...]
     """schedulers; hypertrick is compared with hyperband"""
     confirm: str
@@ -49,15 +49,18 @@ def versus(size: Mapping[str, Any], folder: Path, tell: Tell) -> dict[str, Any]:
     rows: list[dict[str, Any]] = []
     notes: list[str] = []
     figures: list[dict[str, Any]] = []
-    total, done = len(config.problems) * config.seeds * len(config.methods), 0
+    methods = {problem: tuple(asked.get("methods", config.methods)) for problem, asked in config.problems.items()}
+    total, done = config.seeds * sum(map(len, methods.values())), 0
     for problem, asked in config.problems.items():
-        studies: dict[str, list[Study]] = {method: [] for method in config.methods}
+        shared = {name: value for name, value in asked.items() if name != "methods"}
+        studies: dict[str, list[Study]] = {method: [] for method in methods[problem]}
         for seed in range(config.seeds):
-            for method in config.methods:
+            for method in methods[problem]:
                 tell(done, total, f"{problem}, {method}, study {seed}")
-                values = {**asked, "scheduler": method, "seed": 100 * seed, "workers": config.workers}
+                values = {**shared, "scheduler": method, "seed": 100 * seed, "workers": config.workers}
                 place = folder / problem / f"{method}-{seed}"
-                study = run_study({**values, "confirm": config.confirm}, folder=place)
+                # The default settings would be trained again for every method; `shoal tune` compares with them.
+                study = run_study({**values, "confirm": config.confirm, "baseline": False}, folder=place)
                 if not study.done:
                     raise RunFailed(f"stopped; {place} holds the study")
                 studies[method].append(study)
