@@ -44,8 +44,8 @@ class Serving:
 
     @property
     def faults(self) -> dict[str, str]:
-        """Why a listening child cannot be reached, by its URL; why the hub cannot proceed, under `hub`."""
-        return self._server.faults
+        """Why a listening child cannot be reached, by its URL; why the hub cannot proceed, under `hub`. A copy, for any thread."""
+        return self._server.faults.copy()  # one call, which the server's thread cannot interrupt
 
     def __enter__(self) -> Self:
         limits = self.hub.guard.limits
