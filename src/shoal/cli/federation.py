@@ -9,7 +9,7 @@ from typing import Any
 
 from shoal.cli.federation_flags import configured, finished, help_of, sort, write_report
 from shoal.cli.flags import one_positional, split, whole_number
-from shoal.core.errors import BadInput, nearest
+from shoal.core.errors import BadInput, RunFailed, nearest
 
 COMMANDS = ("status", "local", "token", "forgive", "cert")
 USAGE = """usage: shoal federation status URL --token-file T [--pin FINGERPRINT] [--json]
@@ -136,6 +136,11 @@ def _local(words: list[str]) -> int:
         raise
     write_report(summary["run"], wanted="no-report" not in parsed.switches and not summary["stopped"])
     finished(summary, quiet=quiet, json="json" in parsed.switches)
+    if summary["ended"] == "children" and children.lost:
+        raise RunFailed(
+            f"all children were lost ({', '.join(children.lost)}) after {summary['env_steps']:,} steps;"
+            f" {summary['run']} holds the parent's last weights"
+        )
     return 0
 
 

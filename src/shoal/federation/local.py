@@ -34,6 +34,7 @@ class LocalChildren:
         self._slow = {f"child-{number}": factor for number, factor in enumerate(slow)}
         self._running: dict[str, Command] = {}
         self._lives: dict[str, int] = {}
+        self.lost: list[str] = []  # children that failed too often to be restarted
 
     def __enter__(self) -> Self:
         return self
@@ -64,6 +65,7 @@ class LocalChildren:
                 self._say(f"{name} was lost ({child.reason if code > 0 else f'signal {-code}'}): restarting it")
                 self._begin(name)
             else:
+                self.lost.append(name)
                 self._say(f"{name} was lost {self._lives[name]} times: not restarting it again")
         return not self._running
 

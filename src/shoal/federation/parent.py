@@ -221,7 +221,8 @@ class Parent:
             times: dict[str, Any] = {"seconds": self._seconds_spent, "solved_at": self._solved_at}
             summary, learner = self.folder.summary(self.hub, self.ledger, ended=ended, **times), self._learner()
             self.folder.finish(learner, self._algorithm, summary)
-            if ended in ("budget", "solved") and settings.eval_episodes:
+            worth = ended in ("budget", "solved") or (ended == "children" and self.hub.state.pushes > 0)
+            if worth and settings.eval_episodes:
                 with contextlib.suppress(KeyboardInterrupt), self._stop.interruptible():
                     self.folder.evaluate(evaluator, self._algorithm.actor_state(learner), summary)
         return summary
