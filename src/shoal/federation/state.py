@@ -251,7 +251,9 @@ def to_arrays(state: State) -> dict[str, np.ndarray]:
         squares=tuple(sorted(state.squares)),
         moments=tuple(state.moments),
         jumps=state.jumps,
-        pending=tuple(_Pending(one.child, one.staleness, one.share, tuple(one.moments), one.steps) for one in memory.pending),
+        pending=tuple(
+            _Pending(one.child, one.staleness, one.share, tuple(one.moments), one.steps) for one in memory.pending
+        ),
         children=dict(state.children),
     )
     arrays = {"meta": np.frombuffer(msgspec.json.encode(saved), np.uint8), "weights": state.weights}
