@@ -31,6 +31,7 @@ from shoal.federation.parent_panel import ParentPanel, Shown
 from shoal.federation.server import Dialled
 from shoal.federation.serving import Serving
 from shoal.federation.settings import FederationConfig, check_datagrams, overlaid, planned, rule_of, told
+from shoal.federation.snapshots import Snapshots
 from shoal.federation.vectors import StateVectors
 from shoal.launch.checks import IN_A_ROW, NICE
 from shoal.launch.compose import initial_state, make_algorithm
@@ -132,6 +133,7 @@ class Parent:
         self.hub = Hub(about, start, Guard(limits or Limits(), tokens))
         if restored is not None:
             self.hub.recount(restored.counts)
+        self._snapshots = Snapshots(self.config.path_every, start)
         self._heard: queue.SimpleQueue[AppliedPush] = queue.SimpleQueue()
         self.hub.heard = self._take
         secrets = [*self._secrets.values()] + [self._secret] * len(children)
@@ -218,6 +220,8 @@ class Parent:
                         self._save()  # on any error
                         raise
                     self._end(ended)
+                    if ended in ("budget", "solved"):
+                        self._write_path(evaluator)
             times: dict[str, Any] = {"seconds": self._seconds_spent, "solved_at": self._solved_at}
             summary, learner = self.folder.summary(self.hub, self.ledger, ended=ended, **times), self._learner()
             self.folder.finish(learner, self._algorithm, summary)
@@ -270,6 +274,7 @@ class Parent:
 
     def _take(self, push: wire.Push) -> None:
         """Take a push, on the hub's thread; stop the hub once the budget is spent."""
+        self._snapshots.note(self.hub.state)
         self.hub.stop |= self._spent(self.hub.state)
         self._heard.put(AppliedPush(push, time.monotonic()))
 
@@ -346,6 +351,12 @@ class Parent:
             self._hear(LOOK)
             if self._stop.requested:
                 return
+
+    def _write_path(self, evaluator: Evaluator) -> None:
+        """Evaluate the snapshots along the training. A request to stop ends it."""
+        settings, write = self.plan.settings, partial(self._sink.write, self.hub.state.steps)
+        with contextlib.suppress(KeyboardInterrupt), self._stop.interruptible():
+            self._snapshots.write(evaluator, self._algorithm, self.vectors, settings, write, self._panel.say)
 
     def _seconds(self) -> float:
         """Seconds since the first push, over all restarts."""
