@@ -115,3 +115,13 @@ def test_learning_paths_stand_beside_the_published_ones(started: Started, tmp_pa
     lines = [line for table in tables for line in cells(document, table)]
     assert len(lines) == 60 and all(cell.published for line in lines for cell in line)
     assert [number % 20 for number, line in enumerate(lines) if line[0].ours != "-"] == [0, 2] * 3
+
+
+def test_the_list_says_what_was_not_run_at_full_size() -> None:
+    folder = experiments_folder()
+    lines = {line.partition("[")[2].partition("]")[0]: line for line in (folder / "README.md").read_text().splitlines()}
+    for spec in folder.glob("genkidama-*/spec.toml"):
+        name = spec.parent.name
+        ours = spec.parent / "ours.md"
+        complete = ours.is_file() and f"Size full, {read_spec(spec.parent)['full']['seeds']} seed" in ours.read_text()
+        assert complete != ("full size not run yet" in lines[name]), lines[name]
