@@ -70,6 +70,8 @@ def test_a_learning_path_has_every_asked_update(tmp_path: Path) -> None:
     path = [row for row in rows if "path/return" in row]
     assert family.summary["updates"] == 10 and [row["path/updates"] for row in path] == [3.0, 6.0, 9.0]
     assert all(1.0 <= row["path/return"] <= 500.0 for row in path)
+    seconds = [row["path/seconds"] for row in path]
+    assert sorted(seconds) == seconds and 0.0 <= seconds[0] <= seconds[-1] <= family.summary["wall_s"]
     kept = family.parent._snapshots.kept
     assert [one.steps for one in kept] == [row["path/step"] for row in path]
     assert len({one.weights.tobytes() for one in kept}) == 3

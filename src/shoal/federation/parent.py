@@ -274,9 +274,10 @@ class Parent:
 
     def _take(self, push: wire.Push) -> None:
         """Take a push, on the hub's thread; stop the hub once the budget is spent."""
-        self._snapshots.note(self.hub.state)
+        now = time.monotonic()
+        self._snapshots.note(self.hub.state, now)
         self.hub.stop |= self._spent(self.hub.state)
-        self._heard.put(AppliedPush(push, time.monotonic()))
+        self._heard.put(AppliedPush(push, now))
 
     def _spent(self, state: states.State) -> bool:
         if self.config.updates is not None:
@@ -355,8 +356,9 @@ class Parent:
     def _write_path(self, evaluator: Evaluator) -> None:
         """Evaluate the snapshots along the training. A request to stop ends it."""
         settings, write = self.plan.settings, partial(self._sink.write, self.hub.state.steps)
+        began = (self._first_at or 0.0) - self._before
         with contextlib.suppress(KeyboardInterrupt), self._stop.interruptible():
-            self._snapshots.write(evaluator, self._algorithm, self.vectors, settings, write, self._panel.say)
+            self._snapshots.write(evaluator, self._algorithm, self.vectors, settings, began, write, self._panel.say)
 
     def _seconds(self) -> float:
         """Seconds since the first push, over all restarts."""

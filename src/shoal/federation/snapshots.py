@@ -25,6 +25,7 @@ class Snapshot(NamedTuple):
 
     updates: int
     steps: int
+    at: float  # monotonic time
     weights: np.ndarray  # [P]
     normaliser: Counts | None
 
@@ -41,15 +42,18 @@ class Snapshots:
         self._every, self._next = every, 0
         self._plan_next(updates_of(start))
 
-    def note(self, state: State) -> None:
-        """Keep this state if it is due. Where one push ends several updates, the first state after the multiple is kept."""
+    def note(self, state: State, at: float) -> None:
+        """Keep this state, which came `at` this time, if it is due.
+
+        Where one push ends several updates, the first state after the multiple is kept.
+        """
         updates = updates_of(state)
         if not self._every or updates < self._next:
             return
         if (len(self.kept) + 1) * state.weights.nbytes > MOST:
             self.dropped += 1
         else:
-            self.kept.append(Snapshot(updates, state.steps, state.weights, state.normaliser))
+            self.kept.append(Snapshot(updates, state.steps, at, state.weights, state.normaliser))
         self._plan_next(updates)
 
     def _plan_next(self, updates: int) -> None:
@@ -62,10 +66,11 @@ class Snapshots:
         algorithm: Algorithm,
         vectors: StateVectors,
         settings: Settings,
+        began: float,
         write: Callable[[Mapping[str, float]], object],
         say: Callable[[str], None],
     ) -> None:
-        """Evaluate each snapshot on 25 episodes and write its mean return as metrics."""
+        """Evaluate each snapshot on 25 episodes and write its mean return as metrics, with its seconds since `began`."""
         if self.dropped:
             say(f"{self.dropped} snapshots were not kept: --path-every would need more than {MOST >> 30} GiB")
         for number, one in enumerate(self.kept):
@@ -76,5 +81,5 @@ class Snapshots:
             except EvaluationFailed as error:
                 say(f"no further evaluation of snapshots: {error}")
                 return
-            at = {"path/step": float(one.steps), "path/updates": float(one.updates)}
-            write({"path/return": float(np.mean(played.returns)), **at})
+            at = {"path/step": one.steps, "path/updates": one.updates, "path/seconds": one.at - began}
+            write({"path/return": float(np.mean(played.returns)), **{name: float(value) for name, value in at.items()}})
