@@ -27,7 +27,7 @@ from shoal.federation.hub import Federation, Hub
 from shoal.federation.judging import Judged, Judging
 from shoal.federation.ledger import AppliedPush, Ledger, updates_of
 from shoal.federation.parent_folder import ParentFolder, Settled
-from shoal.federation.parent_panel import ParentPanel, Shown
+from shoal.federation.parent_panel import ParentPanel, Shown, progress
 from shoal.federation.server import Dialled
 from shoal.federation.serving import Serving
 from shoal.federation.settings import FederationConfig, check_datagrams, overlaid, planned, rule_of, told
@@ -355,10 +355,9 @@ class Parent:
 
     def _write_path(self, evaluator: Evaluator) -> None:
         """Evaluate the snapshots along the training. A request to stop ends it."""
-        settings, write = self.plan.settings, partial(self._sink.write, self.hub.state.steps)
-        began = (self._first_at or 0.0) - self._before
+        write, began = partial(self._sink.write, self.hub.state.steps), (self._first_at or 0.0) - self._before
         with contextlib.suppress(KeyboardInterrupt), self._stop.interruptible():
-            self._snapshots.write(evaluator, self._algorithm, self.vectors, settings, began, write, self._panel.say)
+            self._snapshots.write(evaluator, self._algorithm, self.vectors, self.plan, began, write, self._panel.say)
 
     def _seconds(self) -> float:
         """Seconds since the first push, over all restarts."""
@@ -378,12 +377,7 @@ class Parent:
         if mean is not None:
             self._course.add(mean)
         updates = updates_of(state)
-        steps = settings.steps or 1
-        of, done = (
-            (f"steps, {self.config.updates:,} updates wanted", updates / self.config.updates)
-            if self.config.updates is not None
-            else (f"of {steps:,}", state.steps / steps)
-        )
+        of, done = progress(updates, self.config.updates, state.steps, settings.steps or 1)
         self._panel.show(
             Shown(
                 self._seconds(),

@@ -9,7 +9,7 @@ import numpy as np
 
 from shoal.core.algorithm import Algorithm
 from shoal.core.keys import CHECKING, key_data
-from shoal.experiment import Settings
+from shoal.experiment import Plan
 from shoal.federation.ledger import updates_of
 from shoal.federation.normaliser import Counts
 from shoal.federation.state import State
@@ -65,7 +65,7 @@ class Snapshots:
         evaluator: Evaluator,
         algorithm: Algorithm,
         vectors: StateVectors,
-        settings: Settings,
+        plan: Plan,
         began: float,
         write: Callable[[Mapping[str, float]], object],
         say: Callable[[str], None],
@@ -75,9 +75,9 @@ class Snapshots:
             say(f"{self.dropped} snapshots were not kept: --path-every would need more than {MOST >> 30} GiB")
         for number, one in enumerate(self.kept):
             actor = algorithm.actor_state(vectors.state(one.weights, one.normaliser, {}))
-            seed = int(key_data(settings.seed, CHECKING, number)[0])
+            seed = int(key_data(plan.settings.seed, CHECKING, number)[0])
             try:
-                played = evaluator.play(actor, EPISODES, sample=settings.until_eval_by == "sampled", seed=seed)
+                played = evaluator.play(actor, EPISODES, sample=plan.settings.until_eval_by == "sampled", seed=seed)
             except EvaluationFailed as error:
                 say(f"no further evaluation of snapshots: {error}")
                 return
