@@ -2,10 +2,11 @@
 
     python benchmarks/federation.py exchange --size 10000
     python benchmarks/federation.py exchange --size 10000000 --repeats 7 --encodings float32
-    python benchmarks/federation.py crowd --children 1000
+    python benchmarks/federation.py crowd --children 1000 --period 5
     python benchmarks/federation.py consistency --size 1000000 --children 4 --repeats 50
 
-Parent and children are separate processes. Echo and exchange take turns, so that what else the machine does hits both.
+Parent and children are separate processes, and so is the one honest child beside a crowd, whose exchanges then show what the
+parent does to it. Echo and exchange take turns, so that what else the machine does hits both.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ from shoal.federation.rules import RULES
 from shoal.federation.server import Server
 
 TOKEN = "a token of the benchmarks"
+HONEST = 0.02  # seconds between two pushes of the honest child
 
 
 def make_hub(size: int, consistency: Consistency = "lock") -> Hub:
@@ -132,16 +134,43 @@ async def measure_exchange(url: str, echo_url: str, size: int, repeats: int, enc
     return found
 
 
-async def measure_crowd(pipe: Connection, url: str, children: int, size: int, rounds: int) -> dict[str, Any]:
+def honest_child(pipe: Connection, url: str, size: int) -> None:
+    """Pushes at a steady rate for as many seconds as it is told; says how long each exchange took."""
     weights = np.zeros(size, np.float32)
-    alone = await join(url, Courier("honest", TOKEN, architecture="a"))
 
-    async def timed(client: Client) -> float:
+    async def main() -> None:
+        async with await join(url, Courier("honest", TOKEN, architecture="a")) as client:
+            while duration := await asyncio.to_thread(pipe.recv):
+                pipe.send(await paced(client, weights, HONEST, 0.0, time.perf_counter() + duration))
+
+    asyncio.run(main())
+
+
+async def paced(client: Client, weights: np.ndarray, period: float, first: float, until: float) -> list[float]:
+    """Push once every period, first after `first` seconds; the seconds of each exchange. A late push is not made up for."""
+    seconds, due = [], time.perf_counter() + first
+    while due < until:
+        await asyncio.sleep(max(0.0, due - time.perf_counter()))
         began = time.perf_counter()
         await client.push(Update(weights, base=0))
-        return time.perf_counter() - began
+        seconds.append(time.perf_counter() - began)
+        due = max(due + period, time.perf_counter())
+    return seconds
 
-    quiet = [await timed(alone) for _ in range(200)][20:]
+
+async def measure_crowd(
+    pipe: Connection, honest: Connection, url: str, children: int, size: int, rounds: int, period: float
+) -> dict[str, Any]:
+    """Exchanges of the honest child: alone, beside connected children, beside children that push once a period, and beside
+    children that all push at once, again and again."""
+    weights = np.zeros(size, np.float32)
+
+    async def asked(seconds: float) -> list[float]:
+        honest.send(seconds)
+        return await asyncio.to_thread(honest.recv)
+
+    await asked(1.0)  # warm
+    quiet = await asked(2 * period)
     gate = asyncio.Semaphore(64)  # handshakes at a time
 
     async def one(number: int) -> Client:
@@ -153,33 +182,47 @@ async def measure_crowd(pipe: Connection, url: str, children: int, size: int, ro
     connected = time.perf_counter() - began
     pipe.send("memory")
     memory = pipe.recv()
-    with_idle = [await timed(alone) for _ in range(200)][20:]
+    with_idle = await asked(2 * period)
+
+    began = time.perf_counter()
+    until = began + 4 * period  # the honest child's exchanges count after the first period, in which the crowd sets in
+    crowd = asyncio.gather(
+        *(paced(client, weights, period, period * number / children, until) for number, client in enumerate(clients))
+    )
+    await asyncio.sleep(period)
+    with_paced = await asked(2 * period)
+    pushed = sum(map(len, await crowd))
+    paced_rate = pushed / (4 * period)
+
     began, over = time.perf_counter(), asyncio.Event()
 
     async def beside() -> list[float]:
-        """One exchange after the other, while the others push."""
         seconds: list[float] = []
         while not over.is_set():
-            seconds.append(await timed(alone))
+            seconds += await asked(0.5)
         return seconds
 
     beside_busy = asyncio.create_task(beside())
     for _ in range(rounds):
-        await asyncio.gather(*(timed(client) for client in clients))
+        await asyncio.gather(*(client.push(Update(weights, base=0)) for client in clients))
     busy = time.perf_counter() - began
     over.set()
     with_busy = await beside_busy
+    honest.send(0.0)
     found = {
         "children": children,
         "connected_s": round(connected, 2),
         "connected_mb": round(memory),
         "buffers_mb": round(children * 2 * weights.nbytes / 2**20),  # a push and an answer of each child
+        "period_s": period,
+        "paced_exchanges_per_s": round(paced_rate, 1),
         "exchanges_per_s": round(rounds * children / busy),
         "honest alone": quantiles(quiet),
         "honest beside connected children": quantiles(with_idle),
+        "honest beside paced children": quantiles(with_paced),
         "honest beside pushing children": quantiles(with_busy),
     }
-    await asyncio.gather(*(client.close() for client in clients), alone.close())
+    await asyncio.gather(*(client.close() for client in clients))
     return found
 
 
@@ -242,6 +285,7 @@ def main() -> None:
     parser.add_argument("--encodings", default="float32,float16,int8")
     parser.add_argument("--children", type=int, default=1000)
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--period", type=float, default=5.0, help="seconds between two pushes of a paced child")
     chosen = parser.parse_args()
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, max(soft, 2 * chosen.children + 256)), hard))
@@ -254,7 +298,14 @@ def main() -> None:
             encodings = chosen.encodings.split(",")
             found = asyncio.run(measure_exchange(url, echo_url, chosen.size, chosen.repeats, encodings))
         else:
-            found = asyncio.run(measure_crowd(pipe, url, chosen.children, chosen.size, chosen.rounds))
+            ours, theirs = multiprocessing.Pipe()
+            context = multiprocessing.get_context("fork")
+            honest = context.Process(target=honest_child, args=(theirs, url, chosen.size), daemon=True)
+            honest.start()
+            found = asyncio.run(
+                measure_crowd(pipe, ours, url, chosen.children, chosen.size, chosen.rounds, chosen.period)
+            )
+            honest.join(20)
         pipe.send("end")
         after, cpu, pushes, _ = pipe.recv()
         found |= {

@@ -1,7 +1,8 @@
 """Rules of a federation side by side: what a parent's weights are worth after the same number of environment steps.
 
     python benchmarks/federation_rules.py --seeds 30
-    python benchmarks/federation_rules.py --env LunarLander-v3 --runtime threads --seeds 5 --rules "alpha_beta;staleness"
+    python benchmarks/federation_rules.py --env LunarLander-v3 --runtime threads --steps 1200000 --seeds 5 \\
+        --rules "alpha_beta;staleness"
     python benchmarks/federation_rules.py --seeds 1 --steps 20000 --rules alpha_beta     # does it run?
 
 Each row is a rule with its settings: `alpha_beta:alpha=0.9,beta=0`. A run is a `shoal federation local` of its own; its score is

@@ -26,6 +26,7 @@ from shoal.federation.guard import Limits
 from shoal.federation.settings import FederationConfig, told
 from shoal.federation.token_files import read_token
 from shoal.federation.wire import Violation
+from shoal.process.openssl import make_certificate
 
 
 def refused(words: list[str], capsys: pytest.CaptureFixture[str]) -> str:
@@ -267,6 +268,39 @@ def test_a_certificate_and_its_fingerprint(tmp_path: Path, capsys: pytest.Captur
     assert capsys.readouterr().out.split() == ["fingerprint", fingerprint_of(cert)]
     assert key.stat().st_mode & 0o077 == 0
     assert "exists already" in refused(words, capsys)
+
+
+def test_the_fingerprint_of_a_chain_is_that_of_its_first_certificate(tmp_path: Path) -> None:
+    for name in ("leaf", "authority"):
+        make_certificate(tmp_path / name, tmp_path / f"{name}-key", ["localhost"], 1)
+    leaf, authority = ((tmp_path / name).read_text() for name in ("leaf", "authority"))
+    chain = tmp_path / "chain"
+    for between in ("", "\n", "\nsubject=CN = an authority\n"):
+        chain.write_text(f"subject=CN = localhost\n\n{leaf}{between}{authority}")
+        assert fingerprint_of(chain) == fingerprint_of(tmp_path / "leaf")
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (None, "No such file or directory"),
+        ("", "no complete block"),
+        ("-----BEGIN CERTIFICATE-----\nAAAA\n", "no complete block"),
+        ("-----BEGIN CERTIFICATE-----\nAAAAA\n-----END CERTIFICATE-----\n", "is broken: "),
+        ("-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n", "with key"),
+    ],
+)
+def test_a_broken_certificate(
+    text: str | None, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    make_certificate(tmp_path / "c.pem", tmp_path / "k.pem", ["localhost"], 1)
+    (tmp_path / "c.pem").unlink()
+    if text is not None:
+        (tmp_path / "c.pem").write_text(text)
+    line = refused(["parent", "CartPole-v1", "--cert", "c.pem", "--key", "k.pem"], capsys)
+    assert "certificate c.pem" in line and said in line
+    assert not (tmp_path / "runs").exists()
 
 
 def test_tls_with_a_pinned_certificate(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

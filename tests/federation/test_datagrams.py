@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import random
+import socket
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,6 +15,7 @@ from parents import TOKEN, make_hub
 
 from shoal.core.errors import BadInput
 from shoal.federation import state, wire
+from shoal.federation.addresses import Address
 from shoal.federation.courier import Update
 from shoal.federation.datagrams import (
     BURST,
@@ -27,6 +30,7 @@ from shoal.federation.datagrams import (
     slices,
 )
 from shoal.federation.guard import Limits
+from shoal.federation.serving import Serving
 
 HELLO = wire.Hello(child="one", token=TOKEN, life="life", attempt=1)
 KEY = key_of(TOKEN, "one", "run-1", "life", 1)
@@ -171,6 +175,44 @@ def test_over_real_sockets() -> None:
         await client.close()
         await server.close()
 
+    asyncio.run(main())
+
+
+def test_pushes_beyond_the_reserved_versions_are_reported_and_later_ones_count() -> None:
+    """A late checkpoint must not end the parent's timer, nor cost the children of the same tick their answers."""
+    inner = make_hub(SIZE, alpha=0.5)
+    inner.state = inner.state._replace(ceiling=1)
+    serving = Serving(inner, Address("127.0.0.1", 0), datagrams=True)
+    hub = serving._datagrams
+    assert hub is not None
+    hub.register(HELLO)
+
+    async def flushed(sequence: int) -> None:
+        before = inner.state.pushes, hub.missed
+        for datagram in sent(sequence)[:2]:  # incomplete: only the timer ends it
+            client.sendto(datagram, ("127.0.0.1", server.port))
+        for _ in range(100):
+            if (inner.state.pushes, hub.missed) != before:
+                return
+            await asyncio.sleep(0.02)
+        raise AssertionError("the push was never flushed")
+
+    async def main() -> None:
+        nonlocal server, client
+        server = await DatagramServer.bind(hub, "127.0.0.1", 0)
+        client = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        with client:
+            await flushed(1)
+            assert inner.state.pushes == 0 and "not covered by a checkpoint" in serving.faults["datagrams"]
+            await flushed(2)
+            assert hub.missed == 2 and not inner.guard.refused
+            inner.stored(inner.checkpoint())
+            await flushed(3)
+            assert inner.state.pushes == 1 and serving.faults == {}
+        await server.close()
+
+    server: Any = None
+    client: Any = None
     asyncio.run(main())
 
 

@@ -31,7 +31,7 @@ def started(monkeypatch: pytest.MonkeyPatch) -> Started:
         returns = [score, score + 1, score + 4]
         (out / "evaluation.json").write_text(json.dumps({"sampled": {"returns": returns, "greedy": False}}))
         lines = [{"step": s, "episode/return": score, "speed/env_steps": s, "speed/updates": s} for s in (1, 2)]
-        lines += [{"step": 2 + s, "eval/return": score + s, "eval/updates": s} for s in (1, 3)]
+        lines += [{"step": 3, "path/return": score + s, "path/updates": s} for s in (2, 5, 6)]
         (out / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
         return out
 
@@ -97,11 +97,13 @@ def test_learning_paths_stand_beside_the_published_ones(started: Started, tmp_pa
     found = experiments.blend(size, tmp_path, quiet)
     paths = [row for row in found["rows"] if "path" in row["keys"]]
     assert len(started) == 9 * 2 and len(paths) == 3 * 20
-    first = paths[0]
+    assert {(flags["eval_every"], flags["path_every"]) for _, flags in started} == {(0, 200)}
+    first, second, third, *later = paths[:20]
     assert first["keys"] == {"path": "alpha 0.1 after 100", "alpha": "0.1"}
-    assert first["values"]["beta 0"] == [10.0 + 2, 100.0 + 2], (
-        "after 2 of 40 updates, between evaluations after 1 and 3"
-    )
+    assert first["values"]["beta 0"] == [10.0 + 2, 100.0 + 2], "after 2 of 40 updates"
+    assert second["values"]["beta 0"] == [], "after 4: between two snapshots nothing was measured"
+    assert third["values"]["beta 0"] == [10.0 + 6, 100.0 + 6]
+    assert all(row["values"]["beta 0"] == [] for row in later), "nor beyond the last"
     reference = read_reference(experiments_folder() / "genkidama-alpha-beta" / "reference.csv")
     for row in paths:
         number = int(row["keys"]["path"].rpartition(" ")[2]) // 100 - 1
@@ -111,4 +113,15 @@ def test_learning_paths_stand_beside_the_published_ones(started: Started, tmp_pa
     document = {"rows": found["rows"], "reference": reference}
     tables = [table for table in spec["tables"] if table["key"] == "path"]
     lines = [line for table in tables for line in cells(document, table)]
-    assert len(lines) == 60 and all(cell.ours != "-" and cell.published for line in lines for cell in line)
+    assert len(lines) == 60 and all(cell.published for line in lines for cell in line)
+    assert [number % 20 for number, line in enumerate(lines) if line[0].ours != "-"] == [0, 2] * 3
+
+
+def test_the_list_says_what_was_not_run_at_full_size() -> None:
+    folder = experiments_folder()
+    lines = {line.partition("[")[2].partition("]")[0]: line for line in (folder / "README.md").read_text().splitlines()}
+    for spec in folder.glob("genkidama-*/spec.toml"):
+        name = spec.parent.name
+        ours = spec.parent / "ours.md"
+        complete = ours.is_file() and f"Size full, {read_spec(spec.parent)['full']['seeds']} seed" in ours.read_text()
+        assert complete != ("full size not run yet" in lines[name]), lines[name]

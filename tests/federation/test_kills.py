@@ -15,11 +15,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import witness
 
 from shoal.core.errors import BadInput
-from shoal.federation import status
+from shoal.federation import state, status
 from shoal.federation.parent_folder import ParentFolder
 from shoal.federation.token_files import read_token
+from shoal.launch.saved import under
+from shoal.run.checkpoints import Checkpoints
 from shoal.run.folder import read_json
 
 SOURCE = Path(__file__).parents[2] / "src"
@@ -30,13 +33,14 @@ CHILD = ["--runtime", "threads", "--actors", "1", "--envs", "2"]
 
 
 class Process:
-    """A `shoal ...` in a session of its own."""
+    """A `shoal ...` in a session of its own, which with a `log` witnesses its pushes."""
 
-    def __init__(self, folder: Path, *words: str) -> None:
+    def __init__(self, folder: Path, *words: str, log: Path | None = None) -> None:
+        entry = ["-m", "shoal"] if log is None else [str(Path(witness.__file__)), str(log)]
         self._error = folder / f"stderr-{time.monotonic_ns()}"
         with self._error.open("wb") as error:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "shoal", *words],
+                [sys.executable, *entry, *words],
                 cwd=folder,
                 env={**os.environ, "PYTHONPATH": str(SOURCE)},
                 stdin=subprocess.DEVNULL,
@@ -130,16 +134,16 @@ class Watched:
     def pushes(self, child: str) -> int:
         return next((c["pushes"] for c in self.report().get("children", []) if c["child"] == child), 0)
 
-    def check_consistent(self) -> None:
-        """What the last checkpoint holds agrees with itself: every push that counted has a number of its own."""
+    def last(self) -> state.State:
+        """The state of the last checkpoint."""
         settled = ParentFolder.settled(self.run)
         assert settled.run
-        from shoal.federation import state
-        from shoal.launch.saved import under
-        from shoal.run.checkpoints import Checkpoints
-
         loaded = Checkpoints(self.run / "checkpoints").load()
-        found = state.from_arrays(under(loaded.arrays, "federation/"))
+        return state.from_arrays(under(loaded.arrays, "federation/"))
+
+    def check_consistent(self) -> None:
+        """What the last checkpoint holds agrees with itself."""
+        found = self.last()
         assert found.pushes == sum(child.pushes for child in found.children.values())
         assert all(child.sequence >= child.pushes for child in found.children.values())
         assert found.steps == sum(child.steps for child in found.children.values())
@@ -221,8 +225,10 @@ def test_a_child_is_small(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_fifty_kills(tmp_path: Path) -> None:
-    """Parent and children are killed at 50 random moments, and begin again each time."""
+    """Parent and children are killed at 50 random moments, and begin again each time. No push counts twice, whatever its number:
+    the last checkpoint contains exactly the pushes that were applied on the way to it, and those are all different."""
     generator, watched = random.Random(0), Watched(tmp_path)
+    applied, confirmed = tmp_path / "applied", tmp_path / "confirmed"
     bind = ["--bind", f"127.0.0.1:{watched.port}"]
     running: dict[str, Process] = {}
     killed: set[int] = set()
@@ -234,10 +240,11 @@ def test_fifty_kills(tmp_path: Path) -> None:
                 if watched.run.exists()
                 else ["CartPole-v1", "--out", str(watched.run), *RUN]
             )
-            running[name] = Process(tmp_path, "parent", *run, *bind)
+            running[name] = Process(tmp_path, "parent", *run, *bind, log=applied)
             return
         join = ["join", watched.url, "--token-file", str(watched.run / "token"), "--name", name, *CHILD]
-        running[name] = Process(tmp_path, *join, "--out", str(tmp_path / f"{name}-{time.monotonic_ns()}"))
+        out = str(tmp_path / f"{name}-{time.monotonic_ns()}")
+        running[name] = Process(tmp_path, *join, "--out", out, log=confirmed)
 
     try:
         begin("parent")
@@ -269,3 +276,9 @@ def test_fifty_kills(tmp_path: Path) -> None:
             process.close()
     assert gone(killed)
     watched.check_consistent()
+    lineage = witness.Lineage()
+    lineage.take(witness.read(applied))
+    last = {name: child._asdict() for name, child in watched.last().children.items()}
+    lineage.restored(last)
+    assert all(len(pushes) > 10 for pushes in lineage.pushes.values())
+    assert lineage.check_confirmed(witness.read(confirmed)) > 50

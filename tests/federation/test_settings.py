@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
+from families import parent_of
 
+from shoal.cli.federation_flags import sort
+from shoal.cli.flags import split
 from shoal.core.errors import BadInput
 from shoal.experiment import resolve
+from shoal.federation.child import planned
 from shoal.federation.settings import FederationConfig, overlaid, rule_of, seed_of, told, understood
+from shoal.launch.compose import make_blueprint
+from shoal.studies.reproduce import experiments_folder, read_spec
+from shoal.studies.words import flags_of
 
 
 def settings(**changes: Any) -> dict[str, Any]:
@@ -101,6 +109,29 @@ def test_several_children_share_the_schedule_and_updates_leave_steps_open() -> N
     assert (shared["steps"], shared["schedule_steps"]) == (1000, 250)
     counted = told(plan, FederationConfig(updates=10))
     assert counted["steps"] > 10**9 and counted["schedule_steps"] == 1000
+
+
+def test_schedule_steps_reach_the_children(tmp_path: Path) -> None:
+    """They describe one child's course, so several children do not share them, and a budget of updates does not hide them."""
+    for number, federation in enumerate(
+        (FederationConfig(updates=10), FederationConfig(expect=4), FederationConfig(updates=10, expect=2))
+    ):
+        parent = parent_of(tmp_path / str(number), algo="a2c", steps=1000, schedule_steps=700, federation=federation)
+        assert parent.hub.federation.settings["schedule_steps"] == 700
+        plan, _ = planned(parent.hub.welcome("one"), {"runtime": "inline"}, "one", False)
+        assert plan.settings.schedule_steps == 700
+        assert make_blueprint(plan, None, None, driven=True).horizon == 700
+
+
+@pytest.mark.parametrize("name", ["genkidama-alpha-beta", "genkidama-vs-a3c"])
+def test_experiments_that_count_updates_say_how_long_schedules_are(name: str) -> None:
+    """Otherwise a slow child would stop in the middle of a schedule made for another budget."""
+    spec = read_spec(experiments_folder() / name)
+    assert 700_000 <= spec["all"]["settings"]["schedule_steps"] <= 1_000_000
+    words = flags_of(spec["all"]["settings"])
+    sorted_ = sort(split(["LunarLander-v3", *words], ("quiet",)), ("slow",))
+    settings = {name: value for name, value in sorted_.settings.items() if name != "runtime"}
+    assert resolve("LunarLander-v3", settings).settings.schedule_steps == spec["all"]["settings"]["schedule_steps"]
 
 
 @pytest.mark.parametrize(("field", "value"), [("alpha", "1.5"), ("beta", "-0.1"), ("gamma", "1"), ("alpha", "much")])

@@ -68,8 +68,43 @@ def test_contributions_by_steps() -> None:
     now = state.joined(started(), "two")
     now, _ = state.apply(now, rule, push(1, 1.0, steps=100), 0.0, by_steps=True)
     now, _ = state.apply(now, rule, push(1, 5.0, steps=300, child="two"), 0.0, by_steps=True)
-    shares = 1.0, 300 / 200
-    np.testing.assert_allclose(now.weights, np.full(4, (shares[0] * 1.0 + shares[1] * 5.0) / sum(shares)), rtol=1e-6)
+    np.testing.assert_allclose(now.weights, np.full(4, (100 * 1.0 + 300 * 5.0) / 400), rtol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["fedavg", "diloco"])
+def test_a_fast_child_counts_by_all_its_steps_of_a_round(name: str) -> None:
+    """Its last push carries all of its training since the round began, so all of those steps are its weight."""
+    own = {"rate": 1.0, "momentum": 0.0} if name == "diloco" else {}
+    rule = RULES[name](quorum=2, grace=100.0, **own)
+    now = state.joined(started(), "two")
+    for sequence in (1, 2, 3):
+        value = 4.0 / 3 if name == "diloco" else 4.0
+        now, _ = state.apply(now, rule, push(sequence, value, steps=100), 0.0, by_steps=True)
+        now = restarted(now)  # a checkpoint keeps the sum
+    now = state.joined(state.joined(now, "one"), "two")
+    now, _ = state.apply(now, rule, push(1, 0.0, now.version, child="two", steps=100), 0.0, by_steps=True)
+    np.testing.assert_allclose(now.weights, np.full(4, 3.0), rtol=1e-6)
+
+
+def test_pushes_without_steps_count_equally() -> None:
+    """A round of children that have nothing but weights to give, between others that had steps, divides by no zero."""
+    rule = RULES["fedavg"](quorum=1, grace=0.0)
+    now = state.joined(started(), "two")
+    for child in ("one", "two"):
+        now, _ = state.apply(now, rule, push(1, 1.0, child=child, steps=100), 0.0, by_steps=True)
+    now, _ = state.apply(now, rule, push(2, 3.0, steps=0), 1.0, by_steps=True)
+    np.testing.assert_array_equal(now.weights, np.full(4, 3.0))
+
+
+@pytest.mark.parametrize("name", ["fedavg", "diloco"])
+def test_where_children_count_equally_a_fast_one_does_too(name: str) -> None:
+    own = {"rate": 1.0, "momentum": 0.0} if name == "diloco" else {}
+    rule = RULES[name](quorum=2, grace=100.0, **own)
+    now = state.joined(started(), "two")
+    for sequence in (1, 2):
+        now, _ = state.apply(now, rule, push(sequence, 2.0 if name == "diloco" else 4.0, steps=100), 0.0)
+    now, _ = state.apply(now, rule, push(1, 0.0, child="two", steps=100), 0.0)
+    np.testing.assert_allclose(now.weights, np.full(4, 2.0), rtol=1e-6)
 
 
 def test_a_round_waits_for_the_connected_children_and_not_for_as_many() -> None:

@@ -62,6 +62,21 @@ def test_two_children_train_one_agent(tmp_path: Path) -> None:
     assert state.normaliser.samples == pytest.approx(counted, abs=2 * ENVS * len(state.children))
 
 
+def test_a_learning_path_has_every_asked_update(tmp_path: Path) -> None:
+    """However long an evaluation takes: the weights are kept when their update comes, and evaluated after the training."""
+    federation = FederationConfig(every_updates=1, eval_every=0, path_every=3, updates=10)
+    family = train(tmp_path, {"one": {}, "two": {}}, algo=PPO, federation=federation)
+    rows = [json.loads(line) for line in (tmp_path / "parent" / "metrics.jsonl").read_text().splitlines()]
+    path = [row for row in rows if "path/return" in row]
+    assert family.summary["updates"] == 10 and [row["path/updates"] for row in path] == [3.0, 6.0, 9.0]
+    assert all(1.0 <= row["path/return"] <= 500.0 for row in path)
+    seconds = [row["path/seconds"] for row in path]
+    assert sorted(seconds) == seconds and 0.0 <= seconds[0] <= seconds[-1] <= family.summary["wall_s"]
+    kept = family.parent._snapshots.kept
+    assert [one.steps for one in kept] == [row["path/step"] for row in path]
+    assert len({one.weights.tobytes() for one in kept}) == 3
+
+
 def test_observations_count_once_in_rounds(tmp_path: Path) -> None:
     """Most pushes of a round are answered with the old weights; the parent has their observations nevertheless."""
     federation = FederationConfig(rule="fedavg", every_updates=1, eval_every=0, expect=2)

@@ -9,11 +9,12 @@ from typing import Any
 
 from shoal.cli.federation_flags import configured, finished, help_of, sort, write_report
 from shoal.cli.flags import one_positional, split, whole_number
-from shoal.core.errors import BadInput, nearest
+from shoal.core.errors import BadInput, RunFailed, nearest
 
 COMMANDS = ("status", "local", "token", "forgive", "cert")
 USAGE = """usage: shoal federation status URL --token-file T [--pin FINGERPRINT] [--json]
        shoal federation local ENV --children N [--topology NAME] [--actors N] [--FIELD VALUE ...]
+       shoal federation local --resume RUN [--FIELD VALUE ...]
        shoal federation token add|list|revoke RUN [--child NAME] [...]
        shoal federation forgive RUN --child NAME
        shoal federation cert [--cert FILE] [--key FILE] [--host NAME,ADDRESS] [--days N]
@@ -29,10 +30,11 @@ cert    creates a self-signed certificate for --cert and --key, and prints its f
   --slow F,F,...  slow children down by these factors, in order (1: full speed), to imitate unequal machines; not with
                   --runtime processes, whose workers would keep their speed
   --out FOLDER    the parent's run folder; those of the children are in its subfolder children/
+  --resume RUN    continue a run from its last checkpoint, with new processes of the same children
   --quiet         no progress
   --json          one JSON object as the last line of standard output
 """
-LOCAL_OWN = ("out", "children", "slow", "config", "bind")
+LOCAL_OWN = ("out", "resume", "children", "slow", "config", "bind")
 SLOWEST = 100.0  # times
 PASSED = ("topology", "runtime", "actors", "envs", "backend", "learners")
 
@@ -94,13 +96,21 @@ def _local(words: list[str]) -> int:
     if "help" in parsed.switches:
         print(help_of(USAGE))
         return 0
-    env = one_positional(parsed, "environment")
-    count = whole_number(parsed, "children", 2)
+    resume = parsed.options.get("resume")
+    env = one_positional(parsed, "environment") if resume is None or parsed.positional else None
+
+    from shoal.federation.local import Asked
+
+    before = None if resume is None else Asked.read(Path(resume))
+    count = whole_number(parsed, "children", 2 if before is None else before.children)
     sorted_ = sort(parsed, LOCAL_OWN)
-    slow = _slow(sorted_.own.get("slow", ""), count)
-    if slow and sorted_.settings.get("runtime") == "processes":
+    passed = {n: v for n, v in sorted_.settings.items() if n.partition(".")[0] in PASSED}
+    asked = Asked(count, sorted_.own.get("slow", ""), passed) if before is None else before.changed(sorted_.own, passed)
+    slow = _slow(asked.slow, count)
+    if slow and asked.passed.get("runtime") == "processes":
         raise BadInput("--slow and --runtime processes: a child's workers would keep their speed; use threads")
-    sorted_.federation.setdefault("expect", str(count))
+    if before is None or before.children != count:
+        sorted_.federation.setdefault("expect", str(count))
     given = configured(sorted_)
 
     from shoal.cli.parent import settings_of
@@ -109,10 +119,8 @@ def _local(words: list[str]) -> int:
     from shoal.launch.entry import say
     from shoal.process.limits import cores
 
-    settings, env = settings_of(sorted_.settings, sorted_.own, [env])
-    passed = {n: v for n, v in sorted_.settings.items() if n.partition(".")[0] in PASSED}
-    passed.setdefault("actors", max(1, cores() // count))
-    flags = [f"--{name.replace('_', '-')}={value}" for name, value in passed.items()]
+    settings, env = settings_of(sorted_.settings, sorted_.own, [env] if env is not None else [])
+    flags = [f"--{n.replace('_', '-')}={v}" for n, v in {"actors": max(1, cores() // count), **asked.passed}.items()]
     about: dict[str, Any] = {n: v for n, v in settings.items() if n == "topology" or n not in PASSED}
     out = sorted_.own.get("out")
     quiet = "quiet" in parsed.switches
@@ -120,6 +128,7 @@ def _local(words: list[str]) -> int:
     parent = Parent(
         env,
         out=out,
+        resume=resume,
         bind=sorted_.own.get("bind", "127.0.0.1:0"),
         quiet=quiet,
         over=lambda: children is not None and children.over(),
@@ -128,6 +137,7 @@ def _local(words: list[str]) -> int:
     )
     try:
         with parent, LocalChildren(count, parent.folder.folder.path / "children", flags, say, slow) as children:
+            asked.write(parent.folder.folder)
             children.start(parent.url, parent.token_file)
             summary = parent.run()
     except BadInput:
@@ -136,6 +146,11 @@ def _local(words: list[str]) -> int:
         raise
     write_report(summary["run"], wanted="no-report" not in parsed.switches and not summary["stopped"])
     finished(summary, quiet=quiet, json="json" in parsed.switches)
+    if summary["ended"] == "children" and children.lost:
+        raise RunFailed(
+            f"all children were lost ({', '.join(children.lost)}) after {summary['env_steps']:,} steps;"
+            f" the parent's last weights were kept; shoal federation local --resume {summary['run']} continues"
+        )
     return 0
 
 

@@ -51,13 +51,14 @@ def run(words: list[str]) -> int:
     given = configured(sorted_)
     children = [url for url in own.get("children", "").split(",") if url]
 
-    from shoal.federation.addresses import check_url, client_tls
+    from shoal.federation.addresses import check_url, client_tls, fingerprint_of
     from shoal.federation.parent import Parent
 
     pins = [pin for pin in own.get("pin", "").split(",") if pin]
     for number, url in enumerate(children):
         client_tls(check_url(url), pins[number] if number < len(pins) else "")
     tokens = child_tokens(own.get("child-tokens", ""), len(children))
+    pin = fingerprint_of(own["cert"]) if {"cert", "key"} <= own.keys() else ""  # before anything starts
     settings, env = settings_of(sorted_.settings, own, parsed.positional)
     with Parent(
         env,
@@ -75,7 +76,7 @@ def run(words: list[str]) -> int:
         **settings,
     ) as parent:
         if parent.url:
-            print(f"join with:  {join_command(parent, own.get('cert'))}", file=sys.stderr, flush=True)
+            print(f"join with:  {join_command(parent, pin)}", file=sys.stderr, flush=True)
         summary = parent.run()
     write_report(summary["run"], wanted="no-report" not in parsed.switches and not summary["stopped"])
     finished(summary, quiet=quiet, json="json" in parsed.switches)
@@ -110,11 +111,7 @@ def settings_of(flags: dict[str, Any], own: dict[str, str], positional: list[str
     return settings, positional[0] if positional else named
 
 
-def join_command(parent: Any, cert: str | None) -> str:
-    """The command to run on a child's machine."""
+def join_command(parent: Any, pin: str) -> str:
+    """The command to run on a child's machine; `pin` is the fingerprint of the parent's certificate, if it has one."""
     words = ["shoal", "join", parent.url, "--token-file", str(parent.token_file)]
-    if cert is not None:
-        from shoal.federation.addresses import fingerprint_of
-
-        words += ["--pin", fingerprint_of(cert)]
-    return shlex.join(words)
+    return shlex.join([*words, "--pin", pin] if pin else words)

@@ -13,6 +13,8 @@ from urllib.parse import urlsplit
 
 from shoal.core.errors import BadInput
 
+PEM = re.compile(r"-----BEGIN CERTIFICATE-----.*?-----END CERTIFICATE-----", re.DOTALL)
+
 
 class Address(NamedTuple):
     """A host and a port; port 0 asks the system for a free one."""
@@ -103,14 +105,16 @@ def fingerprint(certificate: bytes) -> str:
 
 
 def fingerprint_of(path: str | Path) -> str:
-    """SHA-256 of the certificate in a PEM file."""
+    """SHA-256 of the first certificate in a PEM file, which a server presents as its own; the others are its authorities'."""
     try:
-        text = Path(path).read_text()
-        return fingerprint(
-            ssl.PEM_cert_to_DER_cert(text[text.index("-----BEGIN CERTIFICATE") :].split("\n\n")[0].strip())
-        )
-    except (OSError, ValueError) as error:
-        raise BadInput(f"certificate {path}: {error}") from None
+        found = PEM.search(Path(path).read_text())
+        if found is None:
+            raise BadInput(f"certificate {path}: it has no complete block -----BEGIN CERTIFICATE-----")
+        return fingerprint(ssl.PEM_cert_to_DER_cert(found[0]))
+    except OSError as error:
+        raise BadInput(f"certificate {path}: {error.strerror or error}") from None
+    except ValueError as error:
+        raise BadInput(f"certificate {path} is broken: {error}") from None
 
 
 def check_pin(certificate: bytes | None, pin: str) -> None:

@@ -10,8 +10,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from shoal.core.config import Fraction, NonNegative, Positive, build
 from shoal.run.folder import read_json, ways
 from shoal.run.sinks import read_metrics
@@ -19,7 +17,7 @@ from shoal.run.timeline import series, timeline
 from shoal.studies.finished import finished_run
 
 EVERY = 100  # updates between two published values of a learning curve
-PATH = ("eval/return", "eval/updates")  # metrics of the parent's evaluations
+PATH = ("path/return", "path/updates")  # metrics of the evaluated snapshots of the parent
 Tell = Callable[[int, int, str], None]  # runs done, runs in all, what comes next
 
 
@@ -50,7 +48,7 @@ class BlendConfig:
     updates: Positive
     """updates of the parent's weights"""
     eval_every: NonNegative
-    """updates between two evaluations during training"""
+    """updates between two snapshots of the parent's weights, which are evaluated after training; 0 for none"""
     alphas: tuple[Fraction, ...]
     """how far the parent moves towards a child"""
     betas: tuple[Fraction, ...]
@@ -180,7 +178,8 @@ def _blended(config: BlendConfig, folder: Path, tell: Tell, before: int) -> dict
                 "beta": beta,
                 "children": config.children,
                 "updates": config.updates,
-                "eval_every": config.eval_every,
+                "eval_every": 0,
+                "path_every": config.eval_every,
                 "eval_episodes": config.eval_episodes,
                 "seed": seed,
             }
@@ -272,13 +271,18 @@ def _paths(config: BlendConfig, found: Mapping[str, list[Path]]) -> dict[str, An
                     {"name": f"beta {beta:g}, published", "colour": colour, "dashed": True, "runs": [published]}
                 )
         panels.append({"title": f"{config.env}, alpha {alpha:g}", "lines": lines})
-    hint = "Evaluations of the parent's weights during training; the published curve is stretched to the same number of updates."
+    hint = (
+        "Evaluated snapshots of the parent's weights; the published curve is stretched to the same number of updates."
+    )
     figure = _figure("paths", "Learning curves of the parent", hint, "updates of the parent", config.env, [])
     return figure | {"panels": panels}
 
 
 def _path_rows(config: BlendConfig, found: Mapping[str, list[Path]]) -> list[dict[str, Any]]:
-    """The same as rows: for each alpha, the evaluations where the published curves have theirs, interpolated, by beta."""
+    """The same as rows: for each alpha, the evaluations at the updates where the published curves have theirs, by beta.
+
+    Only measured values: a seed without a snapshot of exactly that update has none there.
+    """
     rows = []
     for alpha in config.alphas:
         names = {f"beta {beta:g}": _pair(alpha, beta) for beta in config.betas}
@@ -287,7 +291,7 @@ def _path_rows(config: BlendConfig, found: Mapping[str, list[Path]]) -> list[dic
         for number in range(1, points + 1):
             at = config.updates * number / points
             values = {
-                column: [float(np.interp(at, one["steps"], one["values"])) for one in runs if one["steps"]]
+                column: [dict(zip(run["steps"], run["values"], strict=True))[at] for run in runs if at in run["steps"]]
                 for column, runs in curves.items()
             }
             keys = {"path": f"alpha {alpha:g} after {EVERY * number}", "alpha": f"{alpha:g}"}

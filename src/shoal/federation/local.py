@@ -2,18 +2,51 @@
 
 from __future__ import annotations
 
+import itertools
 import signal
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
+import msgspec
+
+from shoal.core.config import Positive
 from shoal.core.errors import BadInput
 from shoal.process.commands import Command
+from shoal.run.folder import RunFolder, read_json
 
 RESTARTS = 3  # of a child that was killed or crashed
 GRACE = 15.0  # seconds for a child to write its last checkpoint
+FILE = "local.json"  # in the parent's folder
+
+
+class Asked(msgspec.Struct, frozen=True):
+    """What was asked of the children on this machine; a resumed run asks it again."""
+
+    children: Positive
+    slow: str  # as given to --slow
+    passed: dict[str, Any]  # their own settings of `shoal join`
+
+    @classmethod
+    def read(cls, run: Path) -> Self:
+        """What the run in this folder asked. `BadInput` if `shoal federation local` did not make the folder."""
+        if not (run / FILE).is_file():
+            raise BadInput(
+                f"{str(run)!r} has no {FILE}, so it is no run of `shoal federation local`; see shoal parent --resume"
+            )
+        try:
+            return msgspec.convert(read_json(run / FILE), cls)
+        except msgspec.ValidationError as error:
+            raise BadInput(f"{run / FILE}: {error}") from None
+
+    def changed(self, own: Mapping[str, str], passed: Mapping[str, Any]) -> Asked:
+        """The same with what is given now."""
+        return Asked(int(own.get("children", self.children)), own.get("slow", self.slow), {**self.passed, **passed})
+
+    def write(self, folder: RunFolder) -> None:
+        folder.write_json(folder.path / FILE, msgspec.structs.asdict(self))
 
 
 class LocalChildren:
@@ -34,6 +67,7 @@ class LocalChildren:
         self._slow = {f"child-{number}": factor for number, factor in enumerate(slow)}
         self._running: dict[str, Command] = {}
         self._lives: dict[str, int] = {}
+        self.lost: list[str] = []  # children that failed too often to be restarted
 
     def __enter__(self) -> Self:
         return self
@@ -64,6 +98,7 @@ class LocalChildren:
                 self._say(f"{name} was lost ({child.reason if code > 0 else f'signal {-code}'}): restarting it")
                 self._begin(name)
             else:
+                self.lost.append(name)
                 self._say(f"{name} was lost {self._lives[name]} times: not restarting it again")
         return not self._running
 
@@ -81,6 +116,7 @@ class LocalChildren:
         self._running.clear()
 
     def _begin(self, name: str) -> None:
-        life = self._lives[name] = self._lives.get(name, 0) + 1
-        out = self._folder / (name if life == 1 else f"{name}-{life}")
+        self._lives[name] = self._lives.get(name, 0) + 1
+        outs = (self._folder / (name if life == 1 else f"{name}-{life}") for life in itertools.count(1))
+        out = next(out for out in outs if not out.exists())  # a resumed run has the folders of earlier lives
         self._running[name] = Command([*self._join, "--name", name, "--out", str(out)], slow=self._slow.get(name, 1.0))

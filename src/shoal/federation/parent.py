@@ -27,10 +27,11 @@ from shoal.federation.hub import Federation, Hub
 from shoal.federation.judging import Judged, Judging
 from shoal.federation.ledger import AppliedPush, Ledger, updates_of
 from shoal.federation.parent_folder import ParentFolder, Settled
-from shoal.federation.parent_panel import ParentPanel, Shown
+from shoal.federation.parent_panel import ParentPanel, Shown, progress
 from shoal.federation.server import Dialled
 from shoal.federation.serving import Serving
 from shoal.federation.settings import FederationConfig, check_datagrams, overlaid, planned, rule_of, told
+from shoal.federation.snapshots import Snapshots
 from shoal.federation.vectors import StateVectors
 from shoal.launch.checks import IN_A_ROW, NICE
 from shoal.launch.compose import initial_state, make_algorithm
@@ -132,6 +133,7 @@ class Parent:
         self.hub = Hub(about, start, Guard(limits or Limits(), tokens))
         if restored is not None:
             self.hub.recount(restored.counts)
+        self._snapshots = Snapshots(self.config.path_every, start)
         self._heard: queue.SimpleQueue[AppliedPush] = queue.SimpleQueue()
         self.hub.heard = self._take
         secrets = [*self._secrets.values()] + [self._secret] * len(children)
@@ -218,10 +220,13 @@ class Parent:
                         self._save()  # on any error
                         raise
                     self._end(ended)
+                    if ended in ("budget", "solved"):
+                        self._write_path(evaluator)
             times: dict[str, Any] = {"seconds": self._seconds_spent, "solved_at": self._solved_at}
             summary, learner = self.folder.summary(self.hub, self.ledger, ended=ended, **times), self._learner()
             self.folder.finish(learner, self._algorithm, summary)
-            if ended in ("budget", "solved") and settings.eval_episodes:
+            worth = ended in ("budget", "solved") or (ended == "children" and self.hub.state.pushes > 0)
+            if worth and settings.eval_episodes:
                 with contextlib.suppress(KeyboardInterrupt), self._stop.interruptible():
                     self.folder.evaluate(evaluator, self._algorithm.actor_state(learner), summary)
         return summary
@@ -269,8 +274,10 @@ class Parent:
 
     def _take(self, push: wire.Push) -> None:
         """Take a push, on the hub's thread; stop the hub once the budget is spent."""
+        now = time.monotonic()
+        self._snapshots.note(self.hub.state, now)
         self.hub.stop |= self._spent(self.hub.state)
-        self._heard.put(AppliedPush(push, time.monotonic()))
+        self._heard.put(AppliedPush(push, now))
 
     def _spent(self, state: states.State) -> bool:
         if self.config.updates is not None:
@@ -346,6 +353,12 @@ class Parent:
             if self._stop.requested:
                 return
 
+    def _write_path(self, evaluator: Evaluator) -> None:
+        """Evaluate the snapshots along the training. A request to stop ends it."""
+        write, began = partial(self._sink.write, self.hub.state.steps), (self._first_at or 0.0) - self._before
+        with contextlib.suppress(KeyboardInterrupt), self._stop.interruptible():
+            self._snapshots.write(evaluator, self._algorithm, self.vectors, self.plan, began, write, self._panel.say)
+
     def _seconds(self) -> float:
         """Seconds since the first push, over all restarts."""
         return self._before + (0.0 if self._first_at is None else time.monotonic() - self._first_at)
@@ -364,12 +377,7 @@ class Parent:
         if mean is not None:
             self._course.add(mean)
         updates = updates_of(state)
-        steps = settings.steps or 1
-        of, done = (
-            (f"steps, {self.config.updates:,} updates wanted", updates / self.config.updates)
-            if self.config.updates is not None
-            else (f"of {steps:,}", state.steps / steps)
-        )
+        of, done = progress(updates, self.config.updates, state.steps, settings.steps or 1)
         self._panel.show(
             Shown(
                 self._seconds(),

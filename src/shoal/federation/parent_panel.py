@@ -29,6 +29,13 @@ class Shown(NamedTuple):
     rejected: int
 
 
+def progress(updates: int, wanted: int | None, steps: int, budget: int) -> tuple[str, float]:
+    """(words after the number of steps, spent share of the budget): in updates where those are the budget, else in steps."""
+    if wanted is not None:
+        return f"steps, {wanted:,} updates wanted", updates / wanted
+    return f"of {budget:,}", steps / budget
+
+
 class ParentPanel(LiveDisplay[Shown]):
     """Live display of a parent."""
 

@@ -44,8 +44,12 @@ class Serving:
 
     @property
     def faults(self) -> dict[str, str]:
-        """Why a listening child cannot be reached, by its URL; why the hub cannot proceed, under `hub`."""
-        return self._server.faults
+        """Why a listening child cannot be reached, by its URL; why the hub cannot proceed, under `hub` and `datagrams`.
+
+        A copy, for any thread.
+        """
+        found = self._server.faults.copy()  # one call, which the server's thread cannot interrupt
+        return found if self._datagrams is None else found | self._datagrams.faults.copy()
 
     def __enter__(self) -> Self:
         limits = self.hub.guard.limits

@@ -73,6 +73,8 @@ class FederationConfig:
     """how pushes are averaged: lock, one after the other; hogwild, by several threads in place and without a lock (Hogwild!)"""
     eval_every: NonNegative = 100
     """updates between two evaluations of the parent's weights, on 25 episodes each, during training; 0 for none"""
+    path_every: NonNegative = 0
+    """updates between two snapshots of the parent's weights, which are kept in memory and evaluated after training; 0 for none"""
     every_episodes: NonNegative = 0
     """children exchange after this many episodes; by default after every update in which an episode ended"""
     every_updates: NonNegative = 0

@@ -134,7 +134,7 @@ def apply(state: State, rule: Rule, push: Arrival, now: float, *, by_steps: bool
     tau = age(state, push.base)
     far = distance(push.vector, state.weights if rule.takes == "weights" else None)
     share = share_of(state, push.child, push.steps) if by_steps else 1.0
-    one = Contribution(push.child, push.vector, tau, share, push.moments)
+    one = Contribution(push.child, push.vector, tau, share, push.moments, push.steps if by_steps else 0)
     step = rule.receive(state.weights, state.memory, one, state.awaited, now)
     return _counted(_stepped(state, step), push, tau, far), True
 
@@ -216,6 +216,7 @@ class _Pending(msgspec.Struct, frozen=True):
     staleness: int
     share: float
     moments: tuple[str, ...]
+    steps: int = 0
 
 
 class _Saved(msgspec.Struct, frozen=True, kw_only=True):
@@ -250,7 +251,9 @@ def to_arrays(state: State) -> dict[str, np.ndarray]:
         squares=tuple(sorted(state.squares)),
         moments=tuple(state.moments),
         jumps=state.jumps,
-        pending=tuple(_Pending(one.child, one.staleness, one.share, tuple(one.moments)) for one in memory.pending),
+        pending=tuple(
+            _Pending(one.child, one.staleness, one.share, tuple(one.moments), one.steps) for one in memory.pending
+        ),
         children=dict(state.children),
     )
     arrays = {"meta": np.frombuffer(msgspec.json.encode(saved), np.uint8), "weights": state.weights}
@@ -279,6 +282,7 @@ def from_arrays(arrays: Mapping[str, Any]) -> State:
                 one.staleness,
                 one.share,
                 {name: frozen(arrays[f"pending/{number}/{name}"]) for name in one.moments},
+                one.steps,
             )
             for number, one in enumerate(saved.pending)
         )

@@ -12,6 +12,8 @@ from shoal.process.commands import Finished, run_command
 from shoal.run.folder import read_json
 from shoal.studies.words import flags_of
 
+CHILDREN = "children"  # end of a federation that has no child left
+
 
 def finished_run(words: Sequence[str], settings: Mapping[str, Any], out: Path) -> Path:
     """The folder `out` of a finished run, which the command `words` trains with these settings first if it is missing.
@@ -28,13 +30,22 @@ def finished_run(words: Sequence[str], settings: Mapping[str, Any], out: Path) -
     shutil.rmtree(out, ignore_errors=True)
     out.parent.mkdir(parents=True, exist_ok=True)
     succeeded([*words, "--out", str(out), "--quiet", "--no-report", *flags_of(settings)])
-    if not is_finished(out):
-        raise KeyboardInterrupt
-    return out
+    if is_finished(out):
+        return out
+    if _summary(out).get("ended") == CHILDREN:
+        raise RunFailed(f"{out}: the children of the federation ended before its budget was spent")
+    raise KeyboardInterrupt
 
 
 def is_finished(out: Path) -> bool:
-    return (out / "summary.json").is_file() and not read_json(out / "summary.json")["stopped"]
+    """Whether a training ended by itself at its budget or goal. A federation whose children were lost did not."""
+    summary = _summary(out)
+    return bool(summary) and not summary["stopped"] and summary.get("ended") != CHILDREN
+
+
+def _summary(out: Path) -> dict[str, Any]:
+    file = out / "summary.json"
+    return read_json(file) if file.is_file() else {}
 
 
 def succeeded(words: Sequence[str], seconds: float | None = None) -> Finished:

@@ -2,7 +2,7 @@
 
 A round ends when every connected child has contributed, or when a quorum has and the grace period for the others is over. No
 child waits for it: each continues training from its own weights. A further push in the same round replaces its last one, or is
-added to it if the rule takes changes.
+added to it if the rule takes changes; their steps add up in both cases, as both led to the vector.
 """
 
 from __future__ import annotations
@@ -22,11 +22,13 @@ Average = Callable[[tuple[Contribution, ...]], np.ndarray]
 
 
 def gather(memory: Memory, one: Contribution, takes: Takes, quorum: int, now: float) -> Memory:
-    """Add a contribution to the memory. Weights replace older ones of the same child; changes are added to them."""
+    """Add a contribution to the memory. Weights replace older ones of the same child, changes and steps are added to them."""
     others = tuple(other for other in memory.pending if other.child != one.child)
-    if takes == "delta" and len(others) < len(memory.pending):  # it was measured from the older push
+    if len(others) < len(memory.pending):
         older = next(other for other in memory.pending if other.child == one.child)
-        one = one._replace(vector=np.asarray(older.vector + one.vector, np.float32))
+        one = one._replace(steps=older.steps + one.steps)
+        if takes == "delta":  # it was measured from the older push
+            one = one._replace(vector=np.asarray(older.vector + one.vector, np.float32))
     return settled(memory._replace(pending=(*others, one)), quorum, now)
 
 
@@ -48,9 +50,17 @@ def close(memory: Memory, present: int, grace: float, now: float, average: Avera
     """Average the pending contributions if the round is over, and clear them."""
     if not is_over(memory, present, grace, now):
         return Step(None, memory)
-    shares = [one.share if weighted else 1.0 for one in memory.pending]
-    used = tuple((one, share / sum(shares)) for one, share in zip(memory.pending, shares, strict=True))
-    return Step(average(memory.pending), memory._replace(pending=(), quorum_at=None), used)
+    shares = shares_of(memory.pending) if weighted else [1.0] * len(memory.pending)
+    pending = tuple(one._replace(share=share) for one, share in zip(memory.pending, shares, strict=True))
+    used = tuple((one, one.share / sum(shares)) for one in pending)
+    return Step(average(pending), memory._replace(pending=(), quorum_at=None), used)
+
+
+def shares_of(pending: tuple[Contribution, ...]) -> list[float]:
+    """Weights of contributions in the average of their round: environment steps where they count by them."""
+    if any(one.steps for one in pending):
+        return [float(one.steps) for one in pending]
+    return [one.share for one in pending] if any(one.share for one in pending) else [1.0] * len(pending)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -21,6 +21,7 @@ class Contribution(NamedTuple):
     staleness: int = 0  # tau: versions between the child's base and now
     share: float = 1.0  # weight in averages: equal, or by environment steps
     moments: Mapping[str, np.ndarray] = {}  # {name: [P]} of the optimiser, if they are exchanged
+    steps: int = 0  # environment steps behind it where those decide its weight in a round; 0 where all count equally
 
 
 class Memory(NamedTuple):
