@@ -181,7 +181,6 @@ ON_POLICY: dict[tuple[str, str], Settings] = {
     # A change of the setting shows within a few ticks.
     ("shoal/Booster-v0", "a2c"): {
         "steps": 400_000,
-        "actors": 2,
         "total_envs": 16,
         "algo": {"learning_rate": 3e-3, "gamma": 0.7, "normalise_obs": True, "normalise_reward": True},
     },
