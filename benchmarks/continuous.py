@@ -104,7 +104,9 @@ def continuous_solve(quick: bool) -> Result:
     for env, algo, words, goal, limit in GOALS[:1] if quick else GOALS:
         runs = []
         what = f"{algo} on {env}{', fused' if words == FUSED else ''}"
-        train(env, "--algo", algo, *words, "--steps", "6000", "--eval-episodes", "1")  # fills the cache of compiled code
+        train(
+            env, "--algo", algo, *words, "--steps", "6000", "--eval-episodes", "1"
+        )  # fills the cache of compiled code
         for seed in seeds:
             row = train(env, "--algo", algo, *words, "--seed", str(seed))
             runs.append(row | {"case": f"{what}, seed {seed}"})
@@ -133,8 +135,8 @@ def cheetah(quick: bool) -> Result:
 
 def walker(quick: bool) -> Result:
     """BipedalWalker-v3 by SAC with the settings for environments that have none of their own, until three evaluations of 25 greedy
-    episodes in a row reach 280; then 100 further greedy episodes in Gymnasium's own environment. PPO beside it in the same way, with
-    a budget of 5 million steps."""
+    episodes in a row reach 280; then 100 further greedy episodes in Gymnasium's own environment. PPO beside it in the same way,
+    with a budget of 5 million steps."""
     env, goal = "BipedalWalker-v3", ("--steps", "8000", "--eval-episodes", "2") if quick else ("--until-eval", "280")
     seeds = range(1 if quick else 2)
     rows: list[dict[str, Any]] = []
@@ -148,8 +150,8 @@ def walker(quick: bool) -> Result:
 
 
 def booster(quick: bool) -> Result:
-    """The booster's plant: DQN, and TD3 on the continuous form, as tuned and trained on the surrogate, beside the tuned PI regulator from
-    the same starts and with the same noise; 2,000 greedy episodes each."""
+    """The booster's plant: DQN, and TD3 on the continuous form, as tuned and trained on the surrogate, beside the tuned PI regulator
+    from the same starts and with the same noise; 2,000 greedy episodes each."""
     episodes, size = "20" if quick else "2000", ("--steps", "4000") if quick else ()
     rows: list[dict[str, Any]] = []
     targets = []

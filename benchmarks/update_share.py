@@ -1,8 +1,8 @@
 """A TD3 update alone, and what share of this machine's matmul rate it reaches: JSON on the last line.
 
-Floating-point operations are those of the matrix products, two for each multiplication and addition; Adam, activations and the
-targets' moves are not counted, and their time is. The rate of the machine is that of a large square float32 product in the same process, on
-the one thread that XLA has there.
+Operations are those of the matrix products, a multiplication and an addition being two; those of Adam, of activations and of the
+targets' moves are not counted, their time is. The rate of the machine is that of a large square float32 product in the same
+process, on the one thread that XLA has there.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import argparse
 import json
 import time
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from typing import Any
 
 import jax
@@ -34,7 +35,7 @@ def flops(hidden: Sequence[int], obs: int, entries: int, batch: int = BATCH) -> 
 
     def layers(inputs: int, outputs: int) -> list[int]:
         widths = [inputs, *hidden, outputs]
-        return [2 * batch * m * n for m, n in zip(widths[:-1], widths[1:], strict=True)]
+        return [2 * batch * m * n for m, n in pairwise(widths)]
 
     critic, policy = layers(obs + entries, 1), layers(obs, entries)
     target = sum(policy) + CRITICS * sum(critic)

@@ -39,6 +39,39 @@ LUNAR_LANDER: Settings = {
     },
     "net": {"hidden": [64, 64]},
 }
+# Rewards come from the flag alone: only noise that pushes one way for a while gets there.
+MOUNTAIN_CAR: Settings = {
+    "steps": 18_000,
+    "actors": 1,
+    "total_envs": 4,
+    "algo": {
+        "learning_rate": 1e-3,
+        "unroll": 16,
+        "batch_size": 128,
+        "tau": 0.01,
+        "warmup": 4_000,
+        "warmup_noise": "ar1",
+        "capacity": 50_000,
+        "reward_scale": 0.1,
+    },
+    "net": {"hidden": [64, 64]},
+}
+# As for the discrete form below. The window of 15 columns shows the drift: a memory adds nothing.
+BOOSTER: Settings = {
+    "steps": 60_000,
+    "actors": 1,
+    "total_envs": 16,
+    "algo": {
+        "learning_rate": 1e-3,
+        "final_rate": 0.02,
+        "gamma": 0.7,
+        "batch_size": 128,
+        "updates_per_step": 0.25,
+        "warmup": 2_000,
+        "reward_scale": 10.0,
+    },
+    "net": {"hidden": [64, 64]},
+}
 CONTINUOUS: Settings = {
     "steps": 1_000_000,
     "actors": 1,
@@ -138,23 +171,7 @@ OFF_POLICY: dict[tuple[str, str], Settings] = {
     ("Pendulum-v1", "td3"): {**PENDULUM, "algo": {**PENDULUM["algo"], **NOISY}},
     ("Pendulum-v1", "ddpg"): {**PENDULUM, "algo": {**PENDULUM["algo"], **NOISY}},
     ("Pendulum-v1", "sac"): {**PENDULUM, "algo": {**PENDULUM["algo"], "gamma": 0.98}},
-    # Rewards come from the flag alone: only noise that pushes one way for a while gets there.
-    ("MountainCarContinuous-v0", "sac"): {
-        "steps": 18_000,
-        "actors": 1,
-        "total_envs": 4,
-        "algo": {
-            "learning_rate": 1e-3,
-            "unroll": 16,
-            "batch_size": 128,
-            "tau": 0.01,
-            "warmup": 4_000,
-            "warmup_noise": "ar1",
-            "capacity": 50_000,
-            "reward_scale": 0.1,
-        },
-        "net": {"hidden": [64, 64]},
-    },
+    ("MountainCarContinuous-v0", "sac"): MOUNTAIN_CAR,
     # A change of the setting shows within a few ticks. Errors of regulation are small: scaled up, they exceed Adam's steps. No
     # channel shows the thermal drift: a memory infers it.
     ("shoal/Booster-v0", "dqn"): {
@@ -173,6 +190,9 @@ OFF_POLICY: dict[tuple[str, str], Settings] = {
         },
         "net": {"hidden": [64, 64], "activation": "relu", "cell": "gru"},
     },
+    ("shoal/BoosterContinuous-v0", "ddpg"): BOOSTER,
+    ("shoal/BoosterContinuous-v0", "td3"): BOOSTER,
+    ("shoal/BoosterContinuous-v0", "sac"): BOOSTER,
     ("LunarLanderContinuous-v3", "sac"): LUNAR_LANDER,
     ("LunarLanderContinuous-v3", "td3"): LUNAR_LANDER,
     ("*", "ddpg"): CONTINUOUS,
