@@ -150,8 +150,8 @@ def walker(quick: bool) -> Result:
 
 
 def booster(quick: bool) -> Result:
-    """The booster's plant: DQN, and TD3 on the continuous form, as tuned and trained on the surrogate, beside the tuned PI regulator
-    from the same starts and with the same noise; 2,000 greedy episodes each."""
+    """The booster's plant: DQN, and TD3 on the continuous form, as tuned and trained on the surrogate, beside the tuned PI
+    regulator from the same starts and with the same noise; 2,000 greedy episodes each."""
     episodes, size = "20" if quick else "2000", ("--steps", "4000") if quick else ()
     rows: list[dict[str, Any]] = []
     targets = []
