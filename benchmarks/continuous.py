@@ -20,6 +20,12 @@ SAME = ("--algo.batch-size", "256", "--algo.updates-per-step", "1", "--algo.warm
 TWO_CORES = ("--topology", "shared_params", "--topology.consistency", "lock", "--actors", "2", "--runtime", "processes")
 PEERS = (("sbx", {"64,64": ">= 3", "256,256": ">= 1.3", "400,300": ">= 1.3"}),)
 PEERS += (("sb3", {"64,64": ">= 7", "256,256": ">= 1.6", "400,300": ">= 1.6"}),)
+DENSE = (
+    "--net.cell",
+    "none",
+    "--net.hidden",
+    "64,140",
+)  # as many parameters as 64 and a GRU of 32, within a thousandth
 FUSED = ("--runtime", "fused")
 # (environment, algorithm, further words, greedy return that counts as solved, seconds promised)
 GOALS: tuple[tuple[str, str, tuple[str, ...], float, float], ...] = (
@@ -179,6 +185,23 @@ def _regulated(*words: str) -> dict[str, Any]:
         return {"who": "PI regulator", **rooms.run_json(command, timeout=300)}
     except rooms.Failed as failure:
         return {"who": "PI regulator", "error": str(failure)}
+
+
+def masked(quick: bool) -> Result:
+    """shoal/MaskedCartPole-v0, which hides the velocities: DQN with a GRU as tuned, and with dense layers that have as many
+    parameters and otherwise the same settings, until the mean of the last 100 training episodes is 195 or 80,000 steps are spent."""
+    size = ("--steps", "4000", "--eval-episodes", "2") if quick else ("--until-return", "195")
+    rows: list[dict[str, Any]] = []
+    targets = []
+    for what, net, rule in (("GRU", (), ">= 1"), ("dense", DENSE, "<= 0")):
+        runs = []
+        for seed in range(1 if quick else 5):
+            row = train("shoal/MaskedCartPole-v0", "--algo", "dqn", *FUSED, "--seed", str(seed), *net, *size)
+            runs.append(row | {"case": f"{what}, seed {seed}"})
+        rows += runs
+        there = [row.get("solved_at_s") is not None for row in runs if "error" not in row]
+        targets.append(Target(f"{what}: share of seeds at 195", sum(there) / len(runs) if there else None, rule))
+    return Result(rows, targets)
 
 
 def learn(env: str, algo: str, seed: int, minutes: float) -> dict[str, Any]:

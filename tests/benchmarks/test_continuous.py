@@ -15,6 +15,7 @@ from shoal.algos.td3 import TD3, TD3Config
 from shoal.core.algorithm import Drawn, Task
 from shoal.core.trajectory import Transitions
 from shoal.envs.pendulum import Pendulum
+from shoal.experiment import resolve
 from shoal.nets.continuous import ContinuousNetConfig, DeterministicNet
 
 
@@ -64,3 +65,13 @@ def test_a_baseline_that_fails_leaves_the_other_rows(load: Any, monkeypatch: pyt
     rows, targets = continuous.booster(quick=True)
     assert [row.get("error", row.get("eval_mean")) for row in rows] == ["exit code 2", -9.0] * 2
     assert [target.met for target in targets] == [None, None]
+
+
+def test_the_dense_net_beside_a_memory_has_as_many_parameters(load: Any) -> None:
+    def parameters(words: Any) -> int:
+        given = dict(zip((word.removeprefix("--") for word in words[::2]), words[1::2], strict=True))
+        plan = resolve("shoal/MaskedCartPole-v0", {"algo": "dqn", "runtime": "fused", **given})
+        params = jax.eval_shape(plan.net_class(plan.net, plan.spec).init, jax.random.key(0))
+        return sum(leaf.size for leaf in jax.tree.leaves(params))
+
+    assert parameters(load("continuous").DENSE) == pytest.approx(parameters(()), rel=1e-3)

@@ -172,6 +172,25 @@ OFF_POLICY: dict[tuple[str, str], Settings] = {
     ("Pendulum-v1", "ddpg"): {**PENDULUM, "algo": {**PENDULUM["algo"], **NOISY}},
     ("Pendulum-v1", "sac"): {**PENDULUM, "algo": {**PENDULUM["algo"], "gamma": 0.98}},
     ("MountainCarContinuous-v0", "sac"): MOUNTAIN_CAR,
+    # The memory infers the velocities.
+    ("shoal/MaskedCartPole-v0", "dqn"): {
+        "steps": 80_000,
+        "actors": 1,
+        "total_envs": 16,
+        "algo": {
+            "learning_rate": 1e-3,
+            "gamma": 0.98,
+            "unroll": 16,
+            "batch_size": 256,
+            "every": 4,
+            "n_step": 3,
+            "capacity": 50_000,
+            "explore": 0.15,
+            "target_every": 100,
+            "reward_scale": 0.1,
+        },
+        "net": {"hidden": [64], "activation": "relu", "cell": "gru", "cell_size": 32},
+    },
     # A change of the setting shows within a few ticks. Errors of regulation are small: scaled up, they exceed Adam's steps. No
     # channel shows the thermal drift: a memory infers it.
     ("shoal/Booster-v0", "dqn"): {
