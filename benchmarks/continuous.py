@@ -189,7 +189,8 @@ def _regulated(*words: str) -> dict[str, Any]:
 
 def masked(quick: bool) -> Result:
     """shoal/MaskedCartPole-v0, which hides the velocities: DQN with a GRU as tuned, and with dense layers that have as many
-    parameters and otherwise the same settings, until the mean of the last 100 training episodes is 195 or 80,000 steps are spent."""
+    parameters and otherwise the same settings, until the mean of the last 100 training episodes is 195 or 80,000 steps are
+    spent."""
     size = ("--steps", "4000", "--eval-episodes", "2") if quick else ("--until-return", "195")
     rows: list[dict[str, Any]] = []
     targets = []
