@@ -171,6 +171,8 @@ OFF_POLICY: dict[tuple[str, str], Settings] = {
     ("Pendulum-v1", "td3"): {**PENDULUM, "algo": {**PENDULUM["algo"], **NOISY}},
     ("Pendulum-v1", "ddpg"): {**PENDULUM, "algo": {**PENDULUM["algo"], **NOISY}},
     ("Pendulum-v1", "sac"): {**PENDULUM, "algo": {**PENDULUM["algo"], "gamma": 0.98}},
+    ("MountainCarContinuous-v0", "ddpg"): {**MOUNTAIN_CAR, "steps": 25_000},
+    ("MountainCarContinuous-v0", "td3"): {**MOUNTAIN_CAR, "steps": 25_000},
     ("MountainCarContinuous-v0", "sac"): MOUNTAIN_CAR,
     # The memory infers the velocities.
     ("shoal/MaskedCartPole-v0", "dqn"): {
@@ -212,6 +214,7 @@ OFF_POLICY: dict[tuple[str, str], Settings] = {
     ("shoal/BoosterContinuous-v0", "ddpg"): BOOSTER,
     ("shoal/BoosterContinuous-v0", "td3"): BOOSTER,
     ("shoal/BoosterContinuous-v0", "sac"): BOOSTER,
+    ("LunarLanderContinuous-v3", "ddpg"): LUNAR_LANDER,
     ("LunarLanderContinuous-v3", "sac"): LUNAR_LANDER,
     ("LunarLanderContinuous-v3", "td3"): LUNAR_LANDER,
     ("*", "ddpg"): CONTINUOUS,
