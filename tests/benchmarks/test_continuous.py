@@ -67,11 +67,14 @@ def test_a_baseline_that_fails_leaves_the_other_rows(load: Any, monkeypatch: pyt
     assert [target.met for target in targets] == [None, None]
 
 
-def test_the_dense_net_beside_a_memory_has_as_many_parameters(load: Any) -> None:
-    def parameters(words: Any) -> int:
-        given = dict(zip((word.removeprefix("--") for word in words[::2]), words[1::2], strict=True))
-        plan = resolve("shoal/MaskedCartPole-v0", {"algo": "dqn", "runtime": "fused", **given})
-        params = jax.eval_shape(plan.net_class(plan.net, plan.spec).init, jax.random.key(0))
+def test_the_dense_nets_beside_a_memory_have_as_many_parameters(load: Any) -> None:
+    def parameters(env: str, algo: str, **net: Any) -> int:
+        plan = resolve(env, {"algo": algo, "runtime": "fused", "net": net})
+        of = plan.net_class(plan.net, plan.spec)
+        params = jax.eval_shape(lambda key: of.init(key, 2) if algo == "sac" else of.init(key), jax.random.key(0))
         return sum(leaf.size for leaf in jax.tree.leaves(params))
 
-    assert parameters(load("continuous").DENSE) == pytest.approx(parameters(()), rel=1e-3)
+    for env, algo, (flag, widths), _ in load("continuous").MASKED:
+        assert flag == "--net.hidden"
+        dense = parameters(env, algo, cell="none", hidden=tuple(int(width) for width in widths.split(",")))
+        assert dense == pytest.approx(parameters(env, algo), rel=1e-2)

@@ -54,26 +54,14 @@ def test_cartpole_by_dqn(tmp_path: Path) -> None:
 
 
 def test_hidden_velocities_are_remembered_by_recurrent_dqn(tmp_path: Path) -> None:
-    algo = {
-        "name": "dqn",
-        "learning_rate": 1e-3,
-        "gamma": 0.98,
-        "unroll": 16,
-        "batch_size": 256,
-        "every": 4,
-        "n_step": 3,
-        "capacity": 50_000,
-        "explore": 0.15,
-        "target_every": 100,
-        "reward_scale": 0.1,
-        "normalise_obs": False,
-        "normalise_reward": False,
-    }
-    settings = {"algo": algo, "runtime": "fused", "actors": 1, "envs": 16, "steps": 80_000, "until_return": 195}
-    run = train(
-        "shoal/MaskedCartPole-v0", tmp_path, 0, net={"hidden": (64,), "cell": "gru", "cell_size": 32}, **settings
-    )
+    run = train("shoal/MaskedCartPole-v0", tmp_path, 0, algo="dqn", runtime="fused", until_return=195)
     assert run.summary["solved_at_s"] is not None, run.summary["return_mean"]
+
+
+@pytest.mark.timeout(900)
+def test_hidden_velocities_are_remembered_by_recurrent_sac(tmp_path: Path) -> None:
+    run = train("shoal/MaskedPendulum-v0", tmp_path, 0, algo="sac", runtime="fused")
+    assert run.evaluate(50).mean >= -250
 
 
 @pytest.mark.timeout(900)
