@@ -39,6 +39,23 @@ LUNAR_LANDER: Settings = {
     },
     "net": {"hidden": [64, 64]},
 }
+# Eight sequences of 40 steps a gradient, of which 10 warm the memory up.
+MASKED_PENDULUM: Settings = {
+    "steps": 24_000,
+    "actors": 1,
+    "total_envs": 4,
+    "algo": {
+        "learning_rate": 1e-3,
+        "final_rate": 0.1,
+        "gamma": 0.98,
+        "unroll": 40,
+        "batch_size": 320,
+        "tau": 0.01,
+        "updates_per_step": 0.5,
+        "capacity": 50_000,
+    },
+    "net": {"hidden": [64, 64], "cell": "gru", "cell_size": 32},
+}
 # Rewards come from the flag alone: only noise that pushes one way for a while gets there.
 MOUNTAIN_CAR: Settings = {
     "steps": 18_000,
@@ -193,22 +210,8 @@ OFF_POLICY: dict[tuple[str, str], Settings] = {
         },
         "net": {"hidden": [64], "activation": "relu", "cell": "gru", "cell_size": 32},
     },
-    ("shoal/MaskedPendulum-v0", "sac"): {
-        "steps": 24_000,
-        "actors": 1,
-        "total_envs": 4,
-        "algo": {
-            "learning_rate": 1e-3,
-            "final_rate": 0.1,
-            "gamma": 0.98,
-            "unroll": 40,
-            "batch_size": 320,
-            "tau": 0.01,
-            "updates_per_step": 0.5,
-            "capacity": 50_000,
-        },
-        "net": {"hidden": [64, 64], "cell": "gru", "cell_size": 32},
-    },
+    ("shoal/MaskedPendulum-v0", "sac"): MASKED_PENDULUM,
+    ("shoal/MaskedPendulum-v0", "td3"): {**MASKED_PENDULUM, "algo": {**MASKED_PENDULUM["algo"], **NOISY}},
     # A change of the setting shows within a few ticks. Errors of regulation are small: scaled up, they exceed Adam's steps. No
     # channel shows the thermal drift: a memory infers it.
     ("shoal/Booster-v0", "dqn"): {
