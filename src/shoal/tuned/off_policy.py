@@ -39,7 +39,7 @@ LUNAR_LANDER: Settings = {
     },
     "net": {"hidden": [64, 64]},
 }
-# Eight sequences of 40 steps a gradient, of which 10 warm the memory up.
+# Eight sequences of 40 steps a gradient; 10 steps of each warm the memory up.
 MASKED_PENDULUM: Settings = {
     "steps": 24_000,
     "actors": 1,
