@@ -9,7 +9,7 @@ from typing import Any
 
 import rooms
 from curves import curve, picture
-from shoal_runs import SHOAL, evaluate, train
+from shoal_runs import PYTHON, SHOAL, evaluate, train
 from targets import Result, Target, ratio
 
 NETS = ("64,64", "256,256", "400,300")
@@ -20,12 +20,20 @@ SAME = ("--algo.batch-size", "256", "--algo.updates-per-step", "1", "--algo.warm
 TWO_CORES = ("--topology", "shared_params", "--topology.consistency", "lock", "--actors", "2", "--runtime", "processes")
 PEERS = (("sbx", {"64,64": ">= 3", "256,256": ">= 1.3", "400,300": ">= 1.3"}),)
 PEERS += (("sb3", {"64,64": ">= 7", "256,256": ">= 1.6", "400,300": ">= 1.6"}),)
-# (environment, algorithm, greedy return that counts as solved, seconds promised)
-GOALS = (
-    ("Pendulum-v1", "td3", -160, 4),
-    ("Pendulum-v1", "sac", -160, 4),
-    ("MountainCarContinuous-v0", "sac", 90, 12),
-    ("LunarLanderContinuous-v3", "sac", 200, 40),
+# (environment, algorithm, a dense net with as many parameters as the tuned one, the goal)
+MASKED: tuple[tuple[str, str, tuple[str, str], float], ...] = (
+    ("shoal/MaskedCartPole-v0", "dqn", ("--net.hidden", "64,140"), 195),
+    ("shoal/MaskedPendulum-v0", "sac", ("--net.hidden", "91,91"), -250),
+)
+FUSED = ("--runtime", "fused")
+# (environment, algorithm, further words, greedy return that counts as solved, seconds promised)
+GOALS: tuple[tuple[str, str, tuple[str, ...], float, float], ...] = (
+    ("Pendulum-v1", "td3", FUSED, -160, 4),
+    ("Pendulum-v1", "sac", FUSED, -160, 4),
+    ("Pendulum-v1", "td3", (), -160, 4),
+    ("Pendulum-v1", "sac", (), -160, 4),
+    ("MountainCarContinuous-v0", "sac", (), 90, 12),
+    ("LunarLanderContinuous-v3", "sac", (), 200, 40),
 )
 
 
@@ -33,7 +41,8 @@ def td3_speed(quick: bool) -> Result:
     """Pendulum-v1, TD3, one gradient of 256 rows for each environment step, nets of three sizes, on one core: environment steps
     with a gradient per second. Shoal: 4 environments, 64 gradients per call, inline on EnvPool's physics and fused on physics in
     JAX; the time of its warm-up counts, the steps do not. SB3 and SBX: one environment, after their warm-up. The larger nets also
-    by two workers in processes of their own."""
+    by two workers in processes of their own, and the update alone: the rate of its matrix products over that of one large square
+    float32 product, in one process on one thread."""
     seconds, core = 8 if quick else 30, min(os.sched_getaffinity(0))
     rows: list[dict[str, Any]] = []
     targets = []
@@ -65,7 +74,24 @@ def td3_speed(quick: bool) -> Result:
             rows.append(both)
             value = ratio(both.get("steps_per_s"), own.get("steps_per_s"))
             targets.append(Target(f"[{net}]: two cores, times the steps/s of one", value, ">= 1.6"))
+    alone = _updates_alone(1 if quick else 10, core)
+    rows += alone
+    targets += [
+        Target(f"{row['case']}: update as a share of the machine's matmul rate", row.get("matmul_share"), ">= 0.75")
+        for row in alone
+    ]
     return Result(rows, targets)
+
+
+def _updates_alone(seconds: float, core: int) -> list[dict[str, Any]]:
+    """The rows of `update_share.py` for the larger nets."""
+    nets = NETS[1:]
+    command = [PYTHON, str(rooms.HERE / "update_share.py"), "--seconds", str(seconds), "--nets", *nets]
+    try:
+        found = rooms.run_json([*rooms.pinned(core), *command], timeout=300)["rows"]
+    except rooms.Failed as failure:
+        found = [{"net": net, "error": str(failure)} for net in nets]
+    return [{"who": "Shoal", "minibatch": 256, **row, "case": f"[{row['net']}], the update alone"} for row in found]
 
 
 def _trained(*words: str, core: int | None = None) -> dict[str, Any]:
@@ -80,18 +106,21 @@ def continuous_solve(quick: bool) -> Result:
     seeds = range(1 if quick else 5)
     rows: list[dict[str, Any]] = []
     targets = []
-    for env, algo, goal, limit in GOALS[:1] if quick else GOALS:
+    for env, algo, words, goal, limit in GOALS[:1] if quick else GOALS:
         runs = []
-        train(env, "--algo", algo, "--steps", "6000", "--eval-episodes", "1")  # fills the cache of compiled code
+        what = f"{algo} on {env}{', fused' if words == FUSED else ''}"
+        train(
+            env, "--algo", algo, *words, "--steps", "6000", "--eval-episodes", "1"
+        )  # fills the cache of compiled code
         for seed in seeds:
-            row = train(env, "--algo", algo, "--seed", str(seed))
-            runs.append(row | {"case": f"{algo} on {env}, seed {seed}"})
+            row = train(env, "--algo", algo, *words, "--seed", str(seed))
+            runs.append(row | {"case": f"{what}, seed {seed}"})
         rows += runs
         there = [row.get("eval_mean") is not None and row["eval_mean"] >= goal for row in runs]
         took = [row["wall_s"] for row in runs if "wall_s" in row]
         targets += [
-            Target(f"{algo} on {env}: share of seeds at {goal} greedily", sum(there) / len(runs), ">= 1"),
-            Target(f"{algo} on {env}: largest seconds of running", max(took, default=None), f"<= {limit}"),
+            Target(f"{what}: share of seeds at {goal} greedily", sum(there) / len(runs), ">= 1"),
+            Target(f"{what}: largest seconds of running", max(took, default=None), f"<= {limit}"),
         ]
     return Result(rows, targets)
 
@@ -111,33 +140,73 @@ def cheetah(quick: bool) -> Result:
 
 def walker(quick: bool) -> Result:
     """BipedalWalker-v3 by SAC with the settings for environments that have none of their own, until three evaluations of 25 greedy
-    episodes in a row reach 280; then 100 further greedy episodes in Gymnasium's own environment."""
-    goal = ("--steps", "8000", "--eval-episodes", "2") if quick else ("--until-eval", "280")
+    episodes in a row reach 280; then 100 further greedy episodes in Gymnasium's own environment. PPO beside it in the same way,
+    with a budget of 5 million steps."""
+    env, goal = "BipedalWalker-v3", ("--steps", "8000", "--eval-episodes", "2") if quick else ("--until-eval", "280")
     seeds = range(1 if quick else 2)
-    runs = [train("BipedalWalker-v3", "--algo", "sac", "--seed", str(seed), *goal, timeout=1800) for seed in seeds]
-    rows = [row | {"case": f"SAC, seed {seed}"} for seed, row in enumerate(runs)]
-    worst = min((row["eval_mean"] for row in runs if row.get("eval_mean") is not None), default=None)
-    return Result(rows, [Target("greedy return of the worse seed", worst, ">= 280")])
+    rows: list[dict[str, Any]] = []
+    for algo, size in (("sac", ()), ("ppo", () if quick else ("--steps", "5000000"))):
+        for seed in seeds:
+            row = train(env, "--algo", algo, "--seed", str(seed), *goal, *size, timeout=1800)
+            rows.append(row | {"case": f"{algo.upper()}, seed {seed}"})
+    judged = [row.get("eval_mean") for row in rows[: len(seeds)]]
+    worst = None if None in judged else min(judged)
+    return Result(rows, [Target("SAC: greedy return of the worse seed", worst, ">= 280")])
 
 
 def booster(quick: bool) -> Result:
-    """The booster's plant: DQN as tuned, trained on the surrogate, beside the tuned PI regulator from the same starts and with the
-    same noise; 2,000 greedy episodes each."""
-    name, episodes = "shoal/Booster-v0", "20" if quick else "2000"
+    """The booster's plant: DQN, and TD3 on the continuous form, as tuned and trained on the surrogate, beside the tuned PI
+    regulator from the same starts and with the same noise; 2,000 greedy episodes each."""
+    episodes, size = "20" if quick else "2000", ("--steps", "4000") if quick else ()
     rows: list[dict[str, Any]] = []
-    less = []
-    for seed in range(1 if quick else 5):
-        same = ("--seed", str(seed))
-        regulated = [SHOAL, "eval", "--baseline", "pi-tuned", name, "--episodes", episodes, *same, "--json", "--quiet"]
-        baseline = rooms.run_json(regulated, timeout=300)
-        size = ("--steps", "4000") if quick else ()
-        ours = train(name, "--algo", "dqn", "--runtime", "fused", "--eval-episodes", episodes, *same, *size)
-        rows.append({"who": "PI regulator", **baseline, "case": f"tuned, seed {seed}"})
-        rows.append(ours | {"case": f"DQN, seed {seed}"})
-        if ours.get("eval_mean") is not None:
-            less.append(1 - ours["eval_mean"] / baseline["eval_mean"])
-    worst = min(less, default=None)
-    return Result(rows, [Target("share of the regulator's error that DQN avoids, worst seed", worst, ">= 0.2")])
+    targets = []
+    for name, algo in (("shoal/Booster-v0", "dqn"), ("shoal/BoosterContinuous-v0", "td3")):
+        less = []
+        for seed in range(1 if quick else 5):
+            same = ("--seed", str(seed))
+            baseline = _regulated(name, "--episodes", episodes, *same)
+            ours = train(name, "--algo", algo, "--runtime", "fused", "--eval-episodes", episodes, *same, *size)
+            rows.append(baseline | {"case": f"tuned, {name}, seed {seed}"})
+            rows.append(ours | {"case": f"{algo.upper()}, {name}, seed {seed}"})
+            part = ratio(ours.get("eval_mean"), baseline.get("eval_mean"))
+            less.append(None if part is None else 1 - part)
+        worst = None if None in less else min(less)
+        targets.append(
+            Target(f"share of the regulator's error that {algo.upper()} avoids, worst seed", worst, ">= 0.2")
+        )
+    return Result(rows, targets)
+
+
+def _regulated(*words: str) -> dict[str, Any]:
+    """The result of `shoal eval --baseline pi-tuned ...`."""
+    command = [SHOAL, "eval", "--baseline", "pi-tuned", *words, "--json", "--quiet"]
+    try:
+        return {"who": "PI regulator", **rooms.run_json(command, timeout=300)}
+    except rooms.Failed as failure:
+        return {"who": "PI regulator", "error": str(failure)}
+
+
+def masked(quick: bool) -> Result:
+    """Hidden velocities: a net with a GRU as tuned, and dense layers with as many parameters and otherwise the same settings.
+    shoal/MaskedCartPole-v0 by DQN, until the mean of the last 100 training episodes is 195 or the tuned budget is spent;
+    shoal/MaskedPendulum-v0 by SAC, with 100 greedy episodes after the tuned budget."""
+    rows: list[dict[str, Any]] = []
+    targets = []
+    for env, algo, dense, goal in MASKED:
+        by_training = env == "shoal/MaskedCartPole-v0"
+        full = ("--until-return", str(goal)) if by_training else ()
+        size = ("--steps", "4000", "--eval-episodes", "2") if quick else full
+        for what, net, rule in (("GRU", (), ">= 1"), ("dense", ("--net.cell", "none", *dense), "<= 0")):
+            runs = []
+            for seed in range(1 if quick else 5):
+                row = train(env, "--algo", algo, *FUSED, "--seed", str(seed), *net, *size)
+                runs.append(row | {"case": f"{env}, {what}, seed {seed}"})
+            rows += runs
+            ended = [row for row in runs if "error" not in row]
+            there = [row["solved_at_s"] is not None if by_training else row["eval_mean"] >= goal for row in ended]
+            share = sum(there) / len(there) if len(there) == len(runs) else None
+            targets.append(Target(f"{env}, {what}: share of seeds at {goal}", share, rule))
+    return Result(rows, targets)
 
 
 def learn(env: str, algo: str, seed: int, minutes: float) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import rooms
 from apart import apart_solve, lag, queue, windows
-from continuous import booster, cheetah, continuous_solve, td3_speed, walker
+from continuous import booster, cheetah, continuous_solve, masked, td3_speed, walker
 from dqn import dqn_solve, dqn_speed, replay_draw
 from dyna import dyna_cartpole
 from federation_goals import (
@@ -177,6 +177,7 @@ MEASUREMENTS = {
     "booster": booster,
     "journal": journal,
     "tune-overhead": tune_overhead,
+    "masked": masked,
     "federation-exchange": federation_exchange,
     "federation-crowd": federation_crowd,
     "federation-child": federation_child,

@@ -12,6 +12,7 @@ COLUMNS = {
     "steps_per_gradient": "env steps a gradient",
     "us_per_step": "us of CPU a step",
     "us_per_gradient": "us a gradient",
+    "matmul_share": "share of the matmul rate",
     "median_us": "median, us",
     "slowest_us": "slowest, us",
     "gradients_per_s": "gradients/s",

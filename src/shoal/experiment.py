@@ -18,7 +18,7 @@ from shoal.core.config import NonNegative, NonNegativeFloat, Positive
 from shoal.core.errors import BadInput, nearest
 from shoal.core.spec import EnvSpec
 from shoal.envs.registry import import_object
-from shoal.envs.source import EnvSource, Source, find
+from shoal.envs.source import EnvSource, Source, find, own_id
 from shoal.nets.actor_critic import ActorCritic
 from shoal.nets.continuous import CONTINUOUS_NETS
 from shoal.nets.q_network import QNetwork
@@ -254,15 +254,14 @@ def resolve(env: Any, loose: Mapping[str, Any], trained: bool = False) -> Plan:
         raise BadInput(
             "--until-eval starts a process beside the training, which a rank of an MPI job cannot; use threads"
         )
-    # A JAX environment that is given as an object is named after its class; its spec says which task it is.
-    table = tuned(spec.name if source.backend == "jax" else source.name, settings.algo, spec.obs.is_image, source.atari)
+    table = tuned(own_id(source), settings.algo, spec.obs.is_image, source.atari)
     source, life_ends = _lives(source, settings.life_ends, table)
     fields = {axis: {k: v for k, v in given.get(axis, {}).items() if k != "name"} for axis in AXES}
     runtime = _config(runtime_class, fields["runtime"], "runtime")
     actors = (
         settings.actors
         or runtime_class.places(runtime, settings.learners)
-        or table.get("actors")
+        or -(-table.get("actors", 0) // settings.learners) * settings.learners
         or even_actors(cores(), settings.learners, table["total_envs"])
     )
     most = table.get("worker_envs" if topology_class.each_learns else "total_envs", table["total_envs"])

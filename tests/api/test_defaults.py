@@ -36,6 +36,14 @@ def test_actors_share_environments_and_learners_out_evenly(cores: int, learners:
     assert even_actors(cores, learners, envs) == actors
 
 
+@pytest.mark.parametrize(("env", "algo"), [("shoal/Booster-v0", "a2c"), ("Pendulum-v1", "td3"), ("CartPole-v1", "a2c")])
+@pytest.mark.parametrize("learners", [1, 2, 3])
+def test_there_is_an_actor_for_each_learner(env: str, algo: str, learners: int) -> None:
+    """A refusal would name --actors, which the user did not give."""
+    plan = resolve(env, {"algo": algo, "topology": "actor_learner", "learners": learners})
+    assert plan.actors >= learners and plan.actors % learners == 0
+
+
 @pytest.mark.parametrize(
     ("algo", "topology", "actors", "runtime"),
     [

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import gymnasium
 import numpy as np
@@ -12,6 +12,10 @@ from gymnasium import spaces
 
 import shoal
 from shoal.core.errors import BadInput
+from shoal.core.spec import EnvSpec
+from shoal.envs.masked import Masked
+from shoal.envs.pendulum import Pendulum
+from shoal.envs.source import find, own_id
 from shoal.experiment import resolve
 from shoal.tuned import TUNED, tuned
 
@@ -48,6 +52,41 @@ def test_a_run_on_a_game_takes_it(env: str, backend: str) -> None:
     assert plan.settings.steps == entry["steps"] and plan.algo.learning_rate == entry["algo"]["learning_rate"]
     assert plan.algo.reward_clip == "sign" and plan.settings.life_ends and plan.net.conv == tuple(entry["net"]["conv"])
     assert resolve(env, {"algo": "ppo", "backend": backend, "life_ends": False}).settings.life_ends is False
+
+
+class Moon(NamedTuple):
+    """A copy of Pendulum with other physics under the same name."""
+
+    max_steps: int = 200
+
+    @property
+    def spec(self) -> EnvSpec:
+        return Pendulum().spec
+
+    def reset(self, key: Any) -> Any:
+        return Pendulum().reset(key)
+
+    def step(self, state: Any, action: Any, key: Any) -> Any:
+        state, obs, reward, terminated = Pendulum().step(state, action / 6, key)
+        return state, obs, 6 * reward, terminated
+
+
+def test_only_shoals_own_environments_find_the_entry_of_their_name() -> None:
+    entry, general = (TUNED[env, "td3"]["steps"] for env in ("Pendulum-v1", "*"))
+    loose = {"algo": "td3", "runtime": "fused"}
+    own = ("Pendulum-v1", "shoal.envs.pendulum:Pendulum", Pendulum, Pendulum(), Pendulum(max_steps=50))
+    assert [resolve(env, loose).settings.steps for env in own] == [entry] * 5
+    assert [resolve(env, loose).settings.steps for env in (Moon, Moon())] == [general] * 2
+    path = f"{Moon.__module__}:Moon"
+    assert resolve(path, loose).settings.steps == general
+    assert resolve(Moon(), {**loose, "algo": "ppo"}).settings.steps == TUNED["*", "ppo"]["steps"]
+
+
+def test_a_masked_environment_is_known_by_what_it_masks() -> None:
+    shown = (0, 1)
+    own, other = (Masked(env, "shoal/MaskedPendulum-v0", shown) for env in (Pendulum(), Moon()))
+    sources = [find(env) for env in (own, other, own._replace(shown=(1, 2)))]
+    assert [own_id(source) for source in sources] == ["shoal/MaskedPendulum-v0", None, None]
 
 
 def test_rmsprop_begins_near_the_squared_gradients_of_the_net() -> None:

@@ -17,7 +17,7 @@ from shoal.core.keys import episode_seed
 from shoal.envs.booster import ids, plant, surrogate
 from shoal.envs.booster.gym import BoosterEnv
 from shoal.envs.booster.plant import CHANNELS, IMINER, VIMIN
-from shoal.envs.booster.regulator import BASELINES, follow, regulate
+from shoal.envs.booster.regulator import ALPHAS, BASELINES, GAMMAS, follow, regulate, search
 from shoal.envs.booster.series import Series, load, read_csv
 from shoal.envs.booster.task import ACTIONS, STEPS, Booster
 from shoal.envs.source import find
@@ -106,6 +106,15 @@ def test_the_tuned_regulator_is_better_on_the_plant() -> None:
     given, tuned = (regulate(env, gains, 64).returns.mean() for gains in BASELINES.values())
     assert -30 < given < -15
     assert given + 4 < tuned < -8
+
+
+def test_the_tuned_gains_are_the_best_of_a_search_on_the_fitted_part() -> None:
+    """Around them on the grid, within 1 %: the held-out part, where agents are judged, has no say."""
+    env, tuned = Booster(), BASELINES["pi-tuned"]
+    at, beside = ALPHAS.index(tuned.alpha), GAMMAS.index(tuned.gamma)
+    returns = search(env, ALPHAS[at - 1 : at + 2], GAMMAS[beside - 1 : beside + 2], episodes=200, seed=1)
+    assert returns[1, 1] >= 1.01 * returns.max()  # returns are negative
+    assert returns[1, 1] == pytest.approx(regulate(env, tuned, 200, seed=1).returns.mean(), rel=1e-4)
 
 
 def test_shoal_steps_batches_in_jax_and_judges_on_the_plant() -> None:

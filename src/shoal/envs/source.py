@@ -204,6 +204,20 @@ def find(target: Any, backend: str = "auto") -> Source:
     return _find_object(name, target, backend)
 
 
+def own_id(source: Source) -> str | None:
+    """The id under which Shoal knows this environment. None for a user's own, whatever it is called."""
+    if isinstance(source.target, str) and ":" not in source.target:
+        return source.name
+    env = source.jax_env() if source.backend == "jax" else None
+    known = None if env is None else JAX_NATIVE.get(env.spec.name)
+    return env.spec.name if env is not None and known is not None and _kind(env) == _kind(known()) else None
+
+
+def _kind(env: JaxEnv) -> tuple[Any, ...]:
+    """The classes whose physics this is: two environments without fields of their own may compare equal."""
+    return (Masked, env.shown, *_kind(env.env)) if isinstance(env, Masked) else (type(env),)
+
+
 def names(pattern: str | None = None) -> list[tuple[str, str]]:
     """(id, backends) of every known environment; `pattern` is a part of the id, or has wildcards."""
     found: dict[str, list[str]] = {}

@@ -22,10 +22,10 @@ ATARI: Settings = {"life_ends": True, "algo": {"reward_clip": "sign"}}
 OTHER_IMAGES: Settings = {"algo": {"normalise_reward": True}}
 
 
-def tuned(env: str, algo: str, is_image: bool, atari: bool = False) -> Settings:
-    """The entry for an environment, or the general one if it has none. `ALE/Pong-v5` and `Pong-v5` are one game."""
+def tuned(env: str | None, algo: str, is_image: bool, atari: bool = False) -> Settings:
+    """The entry for the id of an environment, or the general one if it has none. `ALE/Pong-v5` and `Pong-v5` are one game."""
     plain = TUNED.get(("*", algo), {"steps": 1_000_000, "total_envs": 16})
-    known = TUNED.get((env.removeprefix("ALE/"), algo))
+    known = TUNED.get((env.removeprefix("ALE/"), algo)) if env else None
     if not is_image or (known is None and ("image", algo) not in TUNED):
         return known or plain
     found, beside = known or TUNED["image", algo], ATARI if atari else OTHER_IMAGES

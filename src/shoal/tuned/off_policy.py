@@ -39,6 +39,56 @@ LUNAR_LANDER: Settings = {
     },
     "net": {"hidden": [64, 64]},
 }
+# Eight sequences of 40 steps a gradient; 10 steps of each warm the memory up.
+MASKED_PENDULUM: Settings = {
+    "steps": 24_000,
+    "actors": 1,
+    "total_envs": 4,
+    "algo": {
+        "learning_rate": 1e-3,
+        "final_rate": 0.1,
+        "gamma": 0.98,
+        "unroll": 40,
+        "batch_size": 320,
+        "tau": 0.01,
+        "updates_per_step": 0.5,
+        "capacity": 50_000,
+    },
+    "net": {"hidden": [64, 64], "cell": "gru", "cell_size": 32},
+}
+# Rewards come from the flag alone: only noise that pushes one way for a while gets there.
+MOUNTAIN_CAR: Settings = {
+    "steps": 18_000,
+    "actors": 1,
+    "total_envs": 4,
+    "algo": {
+        "learning_rate": 1e-3,
+        "unroll": 16,
+        "batch_size": 128,
+        "tau": 0.01,
+        "warmup": 4_000,
+        "warmup_noise": "ar1",
+        "capacity": 50_000,
+        "reward_scale": 0.1,
+    },
+    "net": {"hidden": [64, 64]},
+}
+# As for the discrete form below. The window of 15 columns shows the drift: a memory adds nothing.
+BOOSTER: Settings = {
+    "steps": 60_000,
+    "actors": 1,
+    "total_envs": 16,
+    "algo": {
+        "learning_rate": 1e-3,
+        "final_rate": 0.02,
+        "gamma": 0.7,
+        "batch_size": 128,
+        "updates_per_step": 0.25,
+        "warmup": 2_000,
+        "reward_scale": 10.0,
+    },
+    "net": {"hidden": [64, 64]},
+}
 CONTINUOUS: Settings = {
     "steps": 1_000_000,
     "actors": 1,
@@ -138,23 +188,30 @@ OFF_POLICY: dict[tuple[str, str], Settings] = {
     ("Pendulum-v1", "td3"): {**PENDULUM, "algo": {**PENDULUM["algo"], **NOISY}},
     ("Pendulum-v1", "ddpg"): {**PENDULUM, "algo": {**PENDULUM["algo"], **NOISY}},
     ("Pendulum-v1", "sac"): {**PENDULUM, "algo": {**PENDULUM["algo"], "gamma": 0.98}},
-    # Rewards come from the flag alone: only noise that pushes one way for a while gets there.
-    ("MountainCarContinuous-v0", "sac"): {
-        "steps": 18_000,
+    ("MountainCarContinuous-v0", "ddpg"): {**MOUNTAIN_CAR, "steps": 25_000},
+    ("MountainCarContinuous-v0", "td3"): {**MOUNTAIN_CAR, "steps": 25_000},
+    ("MountainCarContinuous-v0", "sac"): MOUNTAIN_CAR,
+    # The memory infers the velocities.
+    ("shoal/MaskedCartPole-v0", "dqn"): {
+        "steps": 80_000,
         "actors": 1,
-        "total_envs": 4,
+        "total_envs": 16,
         "algo": {
             "learning_rate": 1e-3,
+            "gamma": 0.98,
             "unroll": 16,
-            "batch_size": 128,
-            "tau": 0.01,
-            "warmup": 4_000,
-            "warmup_noise": "ar1",
+            "batch_size": 256,
+            "every": 4,
+            "n_step": 3,
             "capacity": 50_000,
+            "explore": 0.15,
+            "target_every": 100,
             "reward_scale": 0.1,
         },
-        "net": {"hidden": [64, 64]},
+        "net": {"hidden": [64], "activation": "relu", "cell": "gru", "cell_size": 32},
     },
+    ("shoal/MaskedPendulum-v0", "sac"): MASKED_PENDULUM,
+    ("shoal/MaskedPendulum-v0", "td3"): {**MASKED_PENDULUM, "algo": {**MASKED_PENDULUM["algo"], **NOISY}},
     # A change of the setting shows within a few ticks. Errors of regulation are small: scaled up, they exceed Adam's steps. No
     # channel shows the thermal drift: a memory infers it.
     ("shoal/Booster-v0", "dqn"): {
@@ -173,6 +230,10 @@ OFF_POLICY: dict[tuple[str, str], Settings] = {
         },
         "net": {"hidden": [64, 64], "activation": "relu", "cell": "gru"},
     },
+    ("shoal/BoosterContinuous-v0", "ddpg"): BOOSTER,
+    ("shoal/BoosterContinuous-v0", "td3"): BOOSTER,
+    ("shoal/BoosterContinuous-v0", "sac"): BOOSTER,
+    ("LunarLanderContinuous-v3", "ddpg"): LUNAR_LANDER,
     ("LunarLanderContinuous-v3", "sac"): LUNAR_LANDER,
     ("LunarLanderContinuous-v3", "td3"): LUNAR_LANDER,
     ("*", "ddpg"): CONTINUOUS,

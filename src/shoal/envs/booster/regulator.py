@@ -1,12 +1,12 @@
 """PI regulators for the booster, to compare agents with: VIMIN = MIN - alpha e - beta, beta += gamma e.
 
 MIN is the mean of the recorded VIMIN. They set VIMIN directly, within its range: neither the 30 actions nor the quartiles limit
-them.
+them. `python -m shoal.envs.booster.regulator` prints the search from which the tuned gains come.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -28,6 +28,8 @@ class Gains(NamedTuple):
 
 
 BASELINES = {"pi": Gains(ALPHA, GAMMA), "pi-tuned": Gains(0.25, 0.15)}
+ALPHAS = (0.1, 0.15, 0.2, 0.25, 0.3, 0.35)
+GAMMAS = (0.05, 0.1, 0.15, 0.2, 0.25, 0.3)
 
 
 class Regulated(NamedTuple):
@@ -43,9 +45,17 @@ def regulate(env: Booster, gains: Gains, episodes: int = 100, seed: int = 0) -> 
 
     They have the starts and the noise of an evaluation of the Gymnasium form with this seed (`shoal eval RUN --seed S`).
     """
-    draws = np.stack([episode_draws(seed, episode, env.max_steps) for episode in range(episodes)])
-    rewards, errors, settings = _episodes(env, gains, draws)
+    rewards, errors, settings = _episodes(env, gains, _draws(env, episodes, seed))
     return Regulated(np.asarray(rewards).sum(1), np.asarray(errors), np.asarray(settings))
+
+
+def search(
+    env: Booster, alphas: Sequence[float] = ALPHAS, gammas: Sequence[float] = GAMMAS, episodes: int = 500, seed: int = 0
+) -> np.ndarray:
+    """Mean returns [alphas, gammas] over the same episodes. On `Booster()` they lie in the fitted part of the series."""
+    draws = _draws(env, episodes, seed)
+    found = [[_episodes(env, Gains(alpha, gamma), draws)[0].sum(1).mean() for gamma in gammas] for alpha in alphas]
+    return np.array(found, np.float64)
 
 
 def follow(env: Booster, policy: Callable[[np.ndarray], Any], seed: int = 0) -> Regulated:
@@ -61,6 +71,10 @@ def follow(env: Booster, policy: Callable[[np.ndarray], Any], seed: int = 0) -> 
             break
     rewards, errors, settings = seen[:, None]
     return Regulated(rewards.sum(1), errors, settings)
+
+
+def _draws(env: Booster, episodes: int, seed: int) -> np.ndarray:
+    return np.stack([episode_draws(seed, episode, env.max_steps) for episode in range(episodes)])
 
 
 def episode_draws(seed: int, episode: int, steps: int) -> np.ndarray:
@@ -86,3 +100,9 @@ def _episodes(env: Booster, gains: Gains, draws: Array) -> tuple[Array, Array, A
         return jax.lax.scan(tick, start, draws[1:])[1]
 
     return jax.vmap(episode)(draws)
+
+
+if __name__ == "__main__":
+    print("alpha \\ gamma " + "".join(f"{gamma:>8g}" for gamma in GAMMAS))
+    for alpha, row in zip(ALPHAS, search(Booster()), strict=True):
+        print(f"{alpha:>13g} " + "".join(f"{ret:>8.2f}" for ret in row))
