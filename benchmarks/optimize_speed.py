@@ -34,7 +34,8 @@ def scored(folder: Path, quick: bool) -> dict[str, Any]:
 
 def _fused(folder: Path, quick: bool, **how: Any) -> dict[str, Any]:
     steps = 1000 if quick else 10_000
-    learnt = learn(make("ackley"), steps=steps, episodes=64, runtime="fused", keep="last", out=folder, **how)
+    how |= {"algo": "reinforce", "keep": "last", "out": folder}
+    learnt = learn(make("ackley"), steps=steps, episodes=64, runtime="fused", **how)
     return {"steps_per_s": learnt.summary["steps_per_s"]}
 
 

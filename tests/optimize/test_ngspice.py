@@ -75,6 +75,7 @@ def test_it_is_tuned_over_processes(tmp_path: Path) -> None:
     bias = problem()
     learnt = learn(
         bias,
+        algo="reinforce",
         sampler="latin_hypercube",
         drivers=2,
         runtime="processes",
