@@ -28,7 +28,7 @@ def test_a_law_from_forty_evaluations_and_not_one_more(tmp_path: Path) -> None:
     law = learnt.law
     assert off(law) < 0.01 and off(law, polish=False) < 0.05
     told = law.explain(c=0.2)
-    assert f.calls == 40
+    assert f.calls == 40 and law.explain({"c": 0.2}) == told
     assert told.knobs == law(c=0.2) and told.predicted == pytest.approx(0.0, abs=0.01)
     assert 0 <= told.spread < 0.05 and told.distance < 0.3 and told.evaluations == 40
     lines = (tmp_path / "run" / "evaluations.jsonl").read_text().splitlines()
