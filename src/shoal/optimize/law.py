@@ -156,7 +156,9 @@ class Law:
         return self._answered(self.problem.join(self.problem.mid(), conditions), polish)
 
     def explain(self, conditions: Mapping[str, float] | None = None, /, **more: float) -> Explanation:
-        """The polished answer, with what the surrogate expects there: `explain(c)` or `explain(temp=25, vdd=1.8)`. f is not evaluated.
+        """The polished answer, with what the surrogate expects there: `explain(c)` or `explain(temp=25, vdd=1.8)`.
+
+        f is not evaluated.
 
         Raises:
             BadInput: the law has no surrogate.

@@ -112,7 +112,7 @@ def _quoted(word: str) -> str:
 
 
 def _array(name: str, values: np.ndarray) -> str:
-    """A row of a matrix after another. Weights are floats, of nine digits, which give the same float again; the middle is double."""
+    """A row of a matrix after another. Nine digits give the same float again, seventeen the same double."""
     flat, kind = values.ravel(), "double" if values.dtype == np.float64 else "float"
     return f"static const {kind} {name}[{flat.size}] = {{\n{_lines(_number(v, kind) for v in flat.tolist())}}};\n"
 
