@@ -22,7 +22,8 @@ GRADIENTS = ("sampler", "steps", "episodes", "time-steps", "runtime", "keep")  #
 USAGE = """usage: shoal optimize FUNCTION [--dims N] [--free K] [--shift S] [--budget N | --steps N] ...
 
 Learns a law: conditions in, minimiser out. FUNCTION is a known one (sphere, ackley, rosenbrock, rastrigin, griewank, levy,
-schwefel, styblinski_tang, branin, himmelblau) or your own, module:function, with its knobs and conditions in --config problem.toml:
+schwefel, styblinski_tang, zakharov, drop_wave, branin, himmelblau) or your own, module:function, with its knobs and conditions in
+--config problem.toml:
 
     [knobs]
     bias = [0.1, 5.0]                     # a real number between two bounds
