@@ -124,7 +124,13 @@ def learn(
     began = time.monotonic() if started_at is None else started_at
     usual, why, before = usual or Usual(), "", problem.evaluations
     if algo == "auto":
-        told = {"sampler": sampler, "steps": steps, "episodes": episodes, "time_steps": time_steps, "runtime": runtime}
+        told: dict[str, Any] = {
+            "sampler": sampler,
+            "steps": steps,
+            "episodes": episodes,
+            "time_steps": time_steps,
+            "runtime": runtime,
+        }
         told |= {"keep": keep, "settings": settings or None}
         wanted = [name for name, value in told.items() if value is not None]
         earlier = {"resumed": resume is not None, "data": data is not None}
