@@ -121,11 +121,11 @@ def test_a_size_with_an_unknown_setting_is_refused(tmp_path: Path) -> None:
 
 def test_other_algorithms_have_rows_beside_the_samplers(tmp_path: Path) -> None:
     size = {"function": "rosenbrock", "steps": 30, "samplers": ["random"], "seeds": 1, "episodes": 6}
-    found = experiments.samplers({**size, "beside": ["auto", "surrogate"], "evaluations": 60}, tmp_path, quiet)
+    found = experiments.samplers({**size, "beside": ["ppo", "surrogate"], "evaluations": 60}, tmp_path, quiet)
     rows = by_key(found, "sampler")
-    assert list(rows) == ["random", "auto", "surrogate"] and rows["auto"].keys() == rows["random"].keys()
+    assert list(rows) == ["random", "ppo", "surrogate"] and rows["ppo"].keys() == rows["random"].keys()
     assert (
-        set(rows["surrogate"]) == {"last_mean", "best"} and rows["surrogate"]["best"][0] < 1.0 < rows["auto"]["best"][0]
+        set(rows["surrogate"]) == {"last_mean", "best"} and rows["surrogate"]["best"][0] < 1.0 < rows["ppo"]["best"][0]
     )
-    assert [line["name"] for line in found["figures"][0]["panels"][0]["lines"]] == ["random", "auto"]
-    assert "auto had 540 evaluations" in found["notes"][0] and "surrogate had 60 evaluations" in found["notes"][1]
+    assert [line["name"] for line in found["figures"][0]["panels"][0]["lines"]] == ["random", "ppo"]
+    assert "ppo had 540 evaluations" in found["notes"][0] and "surrogate had 60 evaluations" in found["notes"][1]

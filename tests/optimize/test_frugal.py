@@ -17,7 +17,7 @@ from shoal.optimize.choice import choose
 from shoal.optimize.distil import META, distil
 from shoal.optimize.explorer import Explorer
 from shoal.optimize.functions import make
-from shoal.optimize.judge import spread
+from shoal.optimize.judge import CHOOSING, spread
 from shoal.optimize.search import even_points
 
 
@@ -196,11 +196,13 @@ def test_ahead_of_policy_gradients_at_300_evaluations(tmp_path: Path) -> None:
 def test_auto_chooses_by_budget_and_cost(monkeypatch: pytest.MonkeyPatch) -> None:
     traced = make("sphere")
     assert choose(traced, 300)[:2] == ("surrogate", 300)
-    assert choose(traced, 200_000)[:2] == ("ppo", 200_000) and choose(traced, None)[:2] == ("ppo", None)
+    both = 2000 + CHOOSING  # for the law by surrogate, and for comparing it
+    assert choose(traced, 200_000)[:2] == ("ppo", 200_000 - both) and choose(traced, None)[:2] == ("ppo", None)
+    assert choose(traced, None).first == 2000 and choose(traced, 300).first == 0
     f = Counted()
     cheap = choice.CHEAP
     monkeypatch.setattr(choice, "CHEAP", 1e9)
-    assert choose(bowl(f), 50_000)[:2] == ("ppo", 49_999) and f.calls == 1  # to see what it costs
+    assert choose(bowl(f), 50_000)[:2] == ("ppo", 49_999 - both) and f.calls == 1  # to see what it costs
     monkeypatch.setattr(choice, "CHEAP", 0.0)
     dear = choose(bowl(Counted()), 50_000)
     assert dear[:2] == ("surrogate", 20_000) and dear.why.startswith(
@@ -211,13 +213,13 @@ def test_auto_chooses_by_budget_and_cost(monkeypatch: pytest.MonkeyPatch) -> Non
     given = choose(traced, None, data=True)
     assert given[:2] == ("surrogate", 2000) and "earlier evaluations" in given.why
     asked = choose(traced, 300, gradients=["sampler"])
-    assert asked == ("ppo", 300, "auto: ppo, because sampler is for policy gradients")
+    assert asked[:3] == ("ppo", 300, "auto: ppo, because sampler is for policy gradients")
     with pytest.raises(BadInput, match="sampler is for policy gradients, and data for surrogate"):
         choose(traced, 300, data=True, gradients=["sampler"])
     monkeypatch.setattr(choice, "CHEAP", cheap)
     problem = Problem(drop_wave, knobs={"x": (-2, 2), "y": (-2, 2)}, conditions={"a": (-1, 1), "b": (-1, 1)})
     probes = problem.evaluations
-    assert problem.kind == "python" and choose(problem, 50_000)[:2] == ("ppo", 50_000)
+    assert problem.kind == "python" and choose(problem, 50_000)[:2] == ("ppo", 50_000 - both)
     assert problem.evaluations == probes, "the probes have told what f costs"
 
 
@@ -290,6 +292,21 @@ def rings_regret(out: Path, **how: Any) -> float:
 
 def test_rings_around_a_moving_centre(tmp_path: Path) -> None:
     assert rings_regret(tmp_path / "run", budget=1000) < 0.4
+
+
+def test_where_f_is_free_the_better_of_two_laws_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from shoal.optimize import learn
+
+    monkeypatch.setattr(choice, "BUDGET", 60)
+    monkeypatch.setattr(choice, "FEW", 1000)
+    box = {"knobs": {"x": (-1, 1)}, "conditions": {"c": (-1, 1)}}
+    problem = Problem(lambda x, c: (x - 0.5 * c - 0.3) ** 2, kind="jax", **box)
+    learnt = learn(problem, budget=2000, score=False, out=tmp_path / "run")
+    told = learnt.summary["evaluations_of"]
+    assert told["surrogate"] == 60 and told["training"] > 1000 and sum(told.values()) <= 2000
+    assert learnt.summary["kept"] == "surrogate" and learnt.law.surrogate is not None
+    assert learnt.law(c=0.4)["x"] == pytest.approx(0.5, abs=1e-3)
+    assert load(tmp_path / "run" / "law.safetensors").explain(c=0.4).evaluations == 60
 
 
 @pytest.mark.slow

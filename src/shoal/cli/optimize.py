@@ -38,7 +38,7 @@ subject_to = "module:g" at the top of the file, or a list of such, allows only p
   --free K            number of coordinates that the law chooses, the first K; the rest are conditions (1)
   --shift S           moves the minimum by S in normalised knob coordinates (0)
   --algo NAME         reinforce or ppo, which train a policy; surrogate, which needs few evaluations; or auto, which chooses by the
-                      budget, the cost of f and the other flags, and says why (auto)
+                      budget, the cost of f and the other flags, may keep the better law of two, and says why (auto)
   --budget N          evaluations of f to learn from, at most; surrogate: 2000 unless told; the regret and the figures take more
   --data FILE         earlier evaluations, .jsonl or .csv with a column for each knob and condition and one called value (surrogate)
   --resume FOLDER     go on with a stopped run: its evaluations.jsonl counts towards the budget, which is the stopped run's unless
@@ -225,8 +225,11 @@ def _tell(summary: Mapping[str, Any]) -> None:
         regret = f"regret {lost['mean']:.4g}, worst {lost['worst']:.4g}, over {n['reporting']} others"
     if s.get("violations") is not None:
         print(f"constraints: violated at {s['violations']} of {n['reporting']} held-out conditions", file=sys.stderr)
-    chosen = f"the best of the run over {n['choosing']} held-out conditions" if s["kept"] == "best" else "the last"
-    print(f"law: step {s['kept_step']:,}, {chosen}; {regret}", file=sys.stderr)
+    best = f"the best of the run over {n['choosing']} held-out conditions"
+    chosen = f"step {s['kept_step']:,}, {best if s['kept'] == 'best' else 'the last'}"
+    if s["kept"] == "surrogate":
+        chosen = f"by surrogate from {s['evaluations_of']['surrogate']:,} evaluations, {best}"
+    print(f"law: {chosen}; {regret}", file=sys.stderr)
     print(f"law: {s['run']}/law.safetensors", file=sys.stderr)
 
 

@@ -10,6 +10,7 @@ import numpy as np
 
 from shoal.core.errors import BadInput
 from shoal.optimize.frugal import BUDGET
+from shoal.optimize.judge import CHOOSING
 from shoal.optimize.problem import Problem
 
 FEW = 20_000  # evaluations that a surrogate can make use of; policy gradients need more than that
@@ -24,6 +25,7 @@ class Choice(NamedTuple):
     algo: str
     budget: int | None
     why: str
+    first: int = 0  # evaluations for a law by `surrogate`, which is kept if it is better than those of `algo`
 
 
 def choose(
@@ -34,7 +36,7 @@ def choose(
     data: bool = False,
     gradients: Sequence[str] = (),
 ) -> Choice:
-    """`surrogate` if evaluations are few or expensive, if there is `data` of earlier ones, or if a run is resumed; else `ppo`.
+    """`surrogate` if evaluations are few or expensive, if there is `data` of earlier ones, or if a run is resumed; else both.
 
     `gradients` are the requested settings that only policy gradients have. f is evaluated at most `TRIES` times, within the budget,
     and only if the probes of its kind did not show its cost. No budget of a resumed run means the stopped one's.
@@ -58,15 +60,22 @@ def choose(
         why = f"auto: surrogate, because the budget of {budget:,} evaluations is not above {FEW:,}"
         return Choice("surrogate", budget, why)
     if problem.traceable:
-        return Choice("ppo", budget, "auto: ppo, because JAX compiles f, so that evaluations cost next to nothing")
+        return _both(budget, "JAX compiles f, so that evaluations cost next to nothing")
     before = problem.evaluations
     seconds = _seconds(problem)
     left = None if budget is None else budget - (problem.evaluations - before)
     if seconds < CHEAP:
-        return Choice("ppo", left, f"auto: ppo, because f takes only {1e6 * seconds:.0f} us")
+        return _both(left, f"f takes only {1e6 * seconds:.0f} us")
     most = BUDGET if left is None else min(left, FEW)
     why = f"because f takes {1e3 * seconds:.3g} ms"
     return Choice("surrogate", most, f"auto: surrogate with {most:,} evaluations, {why}")
+
+
+def _both(budget: int | None, why: str) -> Choice:
+    """`surrogate` first and then `ppo`: where evaluations cost next to nothing, the better of two laws costs some seconds more."""
+    left = None if budget is None else budget - BUDGET - CHOOSING
+    why = f"auto: surrogate with {BUDGET:,} evaluations, then ppo, and the better law, because {why}"
+    return Choice("ppo", left, why, BUDGET)
 
 
 def _seconds(problem: Problem) -> float:

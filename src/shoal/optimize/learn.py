@@ -20,6 +20,7 @@ from shoal.launch.compose import initial_state, make_algorithm
 from shoal.optimize import frugal, limits
 from shoal.optimize.choice import choose
 from shoal.optimize.judge import (
+    CHOOSING,
     EVERY,
     KEEP,
     Chooser,
@@ -99,7 +100,8 @@ def learn(
 ) -> Learnt:
     """Learn a law by policy gradients, `reinforce` or `ppo`; from few evaluations, by `surrogate`; or by `auto`, which chooses.
 
-    `auto` chooses by the budget, the cost of f, and the other arguments (`choice`); unless `quiet`, it says why.
+    `auto` chooses by the budget, the cost of f, and the other arguments (`choice`); unless `quiet`, it says why. If evaluations
+    cost next to nothing, it learns by `surrogate` and by `ppo`, and keeps the law that is better on the choosing conditions.
 
     Policy gradients train for `steps` updates (5,000) of `episodes` episodes of `time_steps` steps (2), shared out among the
     drivers. Episodes begin where the `sampler` says (`random`).
@@ -122,7 +124,7 @@ def learn(
         RunFailed: no episode of the first updates finished.
     """
     began = time.monotonic() if started_at is None else started_at
-    usual, why, before = usual or Usual(), "", problem.evaluations
+    usual, why, first, before = usual or Usual(), "", 0, problem.evaluations
     if algo == "auto":
         told: dict[str, Any] = {
             "sampler": sampler,
@@ -134,7 +136,7 @@ def learn(
         told |= {"keep": keep, "settings": settings or None}
         wanted = [name for name, value in told.items() if value is not None]
         earlier = {"resumed": resume is not None, "data": data is not None}
-        algo, budget, why = choose(problem, budget, gradients=wanted, **earlier)
+        algo, budget, why, first = choose(problem, budget, gradients=wanted, **earlier)
         if algo == frugal.ALGO and problem.traceable and (drivers or 1) > 1:
             drivers, why = 1, f"{why}; one driver, because f is compiled"
     announce = why if not quiet else ""
@@ -147,6 +149,7 @@ def learn(
     seed, sampler, keep = seed or 0, sampler or usual.sampler, keep or "best"
     if budget is None and steps is None and usual.budget is not None:
         budget = usual.budget - (problem.evaluations - before)  # less what the choice took
+        budget -= first + CHOOSING if first else 0
     steps, time_steps = 5000 if steps is None else steps, 2 if time_steps is None else time_steps
     drivers = (3 if sampler == "heterogeneous" else 1) if drivers is None else drivers
     chosen = runtime or ("fused" if problem.traceable else "processes")
@@ -206,6 +209,9 @@ def learn(
         print(announce, file=sys.stderr, flush=True)
     scorer, unscored = _scorer(problem) if score else (None, None)
     chooser = Chooser(problem) if keep == "best" else None
+    before = problem.evaluations
+    unrivalled = None if chooser is None or not first else _rival(problem, chooser, first, seed, folder, quiet)
+    rival = problem.evaluations - before
     finished = Finished(problem, episodes)
     laws = Laws(plan, problem, time_steps)
     watch = Watch(laws.averaged, *(judge for judge in (chooser, scorer) if judge is not None))
@@ -222,7 +228,8 @@ def learn(
     law = last
     if chooser is not None:
         law, step = chooser.kept()
-    law.meta["step"] = step
+    if law.surrogate is None:
+        law.meta["step"] = step
     law.save(folder.path / "law.safetensors")
     before = problem.evaluations
     reporting = reporting_conditions(problem) if score else None
@@ -243,13 +250,14 @@ def learn(
         "evaluations_of": {
             "probing": problem.probes,
             "trying": tried,
+            **({"surrogate": rival} if first else {}),
             "training": evaluations,
             "choosing": chooser.evaluations if chooser is not None else 0,
             "scoring": scorer.evaluations if scorer is not None else 0,
             "reporting": problem.evaluations - before,
         },
         "dropped": dropped,
-        "kept": keep,
+        "kept": keep if law.surrogate is None else frugal.ALGO,
         "kept_step": step,
         "conditions": {
             "training": f"drawn by {sampler}",
@@ -259,7 +267,7 @@ def learn(
         },
         "regret": kept.regret,
         "regret_of_last": final.regret,
-        "left_out": left_out(curve=unscored, regret=kept.why),
+        "left_out": left_out(curve=unscored, regret=kept.why, surrogate=unrivalled),
         **({"violations": kept.violations, "violations_of_last": final.violations} if problem.limits else {}),
         "setup_s": None if outcome.began_at is None else outcome.began_at - began,
         "wall_s": outcome.wall_s,
@@ -281,6 +289,17 @@ def learn(
     }
     folder.write_json(folder.summary_path, learnt.summary)
     return learnt
+
+
+def _rival(problem: Problem, chooser: Chooser, budget: int, seed: int, folder: RunFolder, quiet: bool) -> str | None:
+    """Let the policy gradients' laws compete with one by `surrogate`, in a folder of its own. Returns why there is none."""
+    how: dict[str, Any] = {"budget": budget, "seed": seed, "quiet": quiet, "score": False}
+    try:
+        found = frugal.learn_frugally(problem, out=folder.path / frugal.ALGO, **how)
+    except (BadInput, RunFailed) as error:
+        return str(error)
+    chooser.judge(0, found.law)
+    return None
 
 
 def _rate(steps: int) -> float:
