@@ -6,7 +6,8 @@ reinforce            `learn_to_optimize`'s default, if the budget is large enoug
 SEARCH, nearest      SEARCH at as many conditions as allow 25 evaluations per knob each; the answer of the nearest one.
                      SEARCH is random search, CMA-ES, or nevergrad (TwoPointsDE)
 SEARCH, net          a net fitted to these answers
-Gaussian process     contextual Bayesian optimisation with scikit-learn's: even conditions, knobs by the lower confidence bound
+Gaussian process     contextual Bayesian optimisation with scikit-learn's: even conditions, knobs by the lower confidence bound;
+                     only up to 2,000 evaluations
 supervised           the arg min of an even design of knobs at each of as many conditions, and a net fitted to them
 """
 
@@ -32,6 +33,7 @@ EACH = 25  # evaluations per knob of a search at one condition
 ROWS = 1500  # of the Gaussian process, at most: time grows with their cube
 FITTED = 300  # rows that its lengths are fitted to, at most
 KAPPA = 2.0
+MOST_OF_PROCESS = 2000  # evaluations of the Gaussian process: with 20,000, it would take hours for each law
 Answers = Callable[[np.ndarray], np.ndarray]
 Found = dict[str, Answers]
 
@@ -44,8 +46,10 @@ def in_numpy(problem: Problem) -> Problem:
     return Problem(problem.devices[0], knobs=knobs, conditions=conditions, kind="numpy", name=problem.name)
 
 
-def surrogate(problem: Problem, budget: int, seed: int, folder: Path) -> Found:
-    law = learn_frugally(in_numpy(problem), budget=budget, seed=seed, score=False, out=folder).law
+def surrogate(
+    problem: Problem, budget: int, seed: int, folder: Path, look: Callable[[int, Any], None] | None = None
+) -> Found:
+    law = learn_frugally(in_numpy(problem), budget=budget, seed=seed, score=False, out=folder, look=look).law
     return {"surrogate": law.answers, "policy": lambda c: law.answers(c, polish=False)}
 
 

@@ -37,6 +37,7 @@ for name, drivers in DRIVERS.items():
     problem = Problem(f, knobs={"x": (-1, 1)}, conditions={"c": (-1, 1)}, kind="numpy", name="bowl")
     learn(
         problem,
+        algo="reinforce",
         sampler=name,
         runtime="inline",
         drivers=drivers,

@@ -26,7 +26,7 @@ problem = shoal.optimize.Problem(
     conditions={"temp": (-40, 125), "vdd": (1.6, 2.0)},
 )
 folder = Path(tempfile.mkdtemp(prefix="shoal-law-"))
-law = shoal.learn_to_optimize(problem, sampler="heterogeneous", drivers=3, budget=200_000, out=folder / "run")
+law = shoal.learn_to_optimize(problem, drivers=3, budget=200_000, out=folder / "run")
 
 print("25 °C, 1.8 V:", law(temp=25, vdd=1.8))
 print("five temperatures:", np.round(law(temp=np.linspace(-40, 125, 5), vdd=1.8)["bias"], 2))

@@ -20,6 +20,7 @@ if shutil.which("ngspice") is None:
 updates = int(sys.argv[1]) if len(sys.argv) > 1 else 2000
 learnt = learn(
     problem(),
+    algo="reinforce",
     sampler="latin_hypercube",
     drivers=2,
     runtime="processes",

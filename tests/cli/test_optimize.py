@@ -189,7 +189,7 @@ def test_help_names_every_flag(capsys: pytest.CaptureFixture[str]) -> None:
         assert f"--{flag}" in text, flag
 
 
-def test_few_evaluations(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_few_evaluations(folder: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     words = "sphere --budget 40"
     assert shoal(f"{words} --out run --json") == 0
     captured = capfd.readouterr()
@@ -209,6 +209,16 @@ def test_few_evaluations(folder: Path, capfd: pytest.CaptureFixture[str]) -> Non
     assert "only one of them" in capfd.readouterr().err
     assert shoal("sphere --budget 20 --data old.csv --quiet --json --out warm") == 0
     assert last_line(capfd.readouterr().out)["warm"] == 1
+    rows = "".join(f"{x},{y},{(x - 1) ** 2 + y * y}\n" for x in (-4, -2, 0, 2, 4) for y in (-4, -1, 1, 4))
+    Path("old.csv").write_text(f"x,y,value\n{rows}")
+    Path("data.py").write_text("def f(x, y):\n    return (x - 1) ** 2 + y * y\n")
+    Path("data.toml").write_text('kind = "python"\n[knobs]\nx = [-5, 5]\n[conditions]\ny = [-5, 5]\n')
+    monkeypatch.setattr("shoal.optimize.choice.BUDGET", 30)
+    assert shoal("data:f --config data.toml --data old.csv --json --out own") == 0
+    captured = capfd.readouterr()
+    got = last_line(captured.out)
+    assert (got["algo"], got["warm"], got["evaluations"]) == ("surrogate", 20, 30)
+    assert "auto: surrogate with 30 new evaluations, because no other algorithm learns from earlier" in captured.err
 
 
 def test_constraints(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -225,11 +235,13 @@ F = "own_law_functions:f --config"
 CASES = {
     "sphere --budget 0": ["--budget", "0"],
     "sphere --budget many": ["--budget", "'many'"],
-    "sphere --budget 300 --steps 5": ["--steps", "auto", "--budget"],
+    "sphere --budget 300 --steps 5": ["--budget and --steps"],
     "sphere --algo ppo --budget 300 --steps 5": ["--budget and --steps"],
     "sphere --algo surrogate --sampler grid": ["--sampler", "surrogate"],
     "sphere --algo surrogate --algo.learning-rate 1": ["algo.learning", "surrogate"],
-    "sphere --data old.csv": ["reinforce", "data"],
+    "sphere --algo ppo --data old.csv": ["ppo", "data"],
+    "sphere --data old.csv --sampler grid": ["--sampler", "--data"],
+    "sphere --data absent.csv": ["cannot read", "absent.csv"],
     "sphere --algo surrogate --data absent.csv": ["cannot read", "absent.csv"],
     "sphere --algo surrogate --resume absent": ["no run 'absent'"],
     "own_law_functions:fails --config problem.toml --algo surrogate": ["64 evaluations failed", "no such device"],

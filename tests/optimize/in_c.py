@@ -50,4 +50,4 @@ def ask(header: Path, problem: Problem, rows: list[tuple[float, ...]]) -> list[l
 def _format(axis: Any) -> str:
     if isinstance(axis, Whole):
         return "%ld"
-    return "%s" if isinstance(axis, Choice) and isinstance(axis.among[0], str) else "%.9g"
+    return "%s" if isinstance(axis, Choice) and isinstance(axis.among[0], str) else "%.17g"

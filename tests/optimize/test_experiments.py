@@ -117,3 +117,15 @@ def test_a_size_with_an_unknown_setting_is_refused(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="sampler"):
         experiments.samplers({"function": "ackley", "steps": 1, "sampler": "random"}, tmp_path, quiet)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_other_algorithms_have_rows_beside_the_samplers(tmp_path: Path) -> None:
+    size = {"function": "rosenbrock", "steps": 30, "samplers": ["random"], "seeds": 1, "episodes": 6}
+    found = experiments.samplers({**size, "beside": ["ppo", "surrogate"], "evaluations": 60}, tmp_path, quiet)
+    rows = by_key(found, "sampler")
+    assert list(rows) == ["random", "ppo", "surrogate"] and rows["ppo"].keys() == rows["random"].keys()
+    assert (
+        set(rows["surrogate"]) == {"last_mean", "best"} and rows["surrogate"]["best"][0] < 1.0 < rows["ppo"]["best"][0]
+    )
+    assert [line["name"] for line in found["figures"][0]["panels"][0]["lines"]] == ["random", "ppo"]
+    assert "ppo had 540 evaluations" in found["notes"][0] and "surrogate had 60 evaluations" in found["notes"][1]

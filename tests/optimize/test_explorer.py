@@ -82,3 +82,16 @@ def test_spreads_from_some_of_the_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(some.rows) == 10 and np.array_equal(some.rows[-5:], rows[-5:])
     exact, more = (one.both(rows)[1] for one in (gp, some))
     assert (more >= exact - 1e-9).all(), "fewer rows know less, in the same units"
+
+
+def test_far_from_the_rows_that_are_kept_f_is_what_it_is_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Most of the rows that are kept are low; their own mean would promise minima wherever none is kept."""
+    monkeypatch.setattr("shoal.optimize.explorer.ROWS", 32)
+    problem = Problem(lambda x, c: 0.0, knobs={"x": (-1, 1)}, conditions={"c": (-1, 1)}, kind="python")
+    explorer, rng = Explorer(problem), np.random.default_rng(0)
+    for _ in range(2):  # the second time, the rows are many
+        points = rng.uniform(-1, 1, (100, 2))
+        explorer.tell(points, (points[:, 0] - points[:, 1]) ** 2)
+        explorer.refresh()
+    assert len(explorer.surrogate.rows) == 32
+    assert explorer.surrogate.centre == pytest.approx(explorer.values.mean())

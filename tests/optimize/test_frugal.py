@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from shoal.optimize.choice import choose
 from shoal.optimize.distil import META, distil
 from shoal.optimize.explorer import Explorer
 from shoal.optimize.functions import make
+from shoal.optimize.judge import CHOOSING, spread
 from shoal.optimize.search import even_points
 
 
@@ -26,7 +28,7 @@ def test_a_law_from_forty_evaluations_and_not_one_more(tmp_path: Path) -> None:
     law = learnt.law
     assert off(law) < 0.01 and off(law, polish=False) < 0.05
     told = law.explain(c=0.2)
-    assert f.calls == 40
+    assert f.calls == 40 and law.explain({"c": 0.2}) == told
     assert told.knobs == law(c=0.2) and told.predicted == pytest.approx(0.0, abs=0.01)
     assert 0 <= told.spread < 0.05 and told.distance < 0.3 and told.evaluations == 40
     lines = (tmp_path / "run" / "evaluations.jsonl").read_text().splitlines()
@@ -194,16 +196,31 @@ def test_ahead_of_policy_gradients_at_300_evaluations(tmp_path: Path) -> None:
 def test_auto_chooses_by_budget_and_cost(monkeypatch: pytest.MonkeyPatch) -> None:
     traced = make("sphere")
     assert choose(traced, 300)[:2] == ("surrogate", 300)
-    assert choose(traced, 200_000)[:2] == ("ppo", 200_000) and choose(traced, None)[:2] == ("ppo", None)
+    both = 2000 + CHOOSING  # for the law by surrogate, and for comparing it
+    assert choose(traced, 200_000)[:2] == ("ppo", 200_000 - both) and choose(traced, None)[:2] == ("ppo", None)
+    assert choose(traced, None).first == 2000 and choose(traced, 300).first == 0
     f = Counted()
+    cheap = choice.CHEAP
     monkeypatch.setattr(choice, "CHEAP", 1e9)
-    assert choose(bowl(f), 50_000)[:2] == ("ppo", 49_999) and f.calls == 1  # to see what it costs
+    assert choose(bowl(f), 50_000)[:2] == ("ppo", 49_999 - both) and f.calls == 1  # to see what it costs
     monkeypatch.setattr(choice, "CHEAP", 0.0)
     dear = choose(bowl(Counted()), 50_000)
     assert dear[:2] == ("surrogate", 20_000) and dear.why.startswith(
         "auto: surrogate with 20,000 evaluations, because f takes"
     )
     assert choose(bowl(Counted()), None)[:2] == ("surrogate", 2000)
+    assert choose(bowl(Counted()), 20_001)[:2] == ("surrogate", 20_000 - choice.TRIES + 1)
+    given = choose(traced, None, data=True)
+    assert given[:2] == ("surrogate", 2000) and "earlier evaluations" in given.why
+    asked = choose(traced, 300, gradients=["sampler"])
+    assert asked[:3] == ("ppo", 300, "auto: ppo, because sampler is for policy gradients")
+    with pytest.raises(BadInput, match="sampler is for policy gradients, and data for surrogate"):
+        choose(traced, 300, data=True, gradients=["sampler"])
+    monkeypatch.setattr(choice, "CHEAP", cheap)
+    problem = Problem(drop_wave, knobs={"x": (-2, 2), "y": (-2, 2)}, conditions={"a": (-1, 1), "b": (-1, 1)})
+    probes = problem.evaluations
+    assert problem.kind == "python" and choose(problem, 50_000)[:2] == ("ppo", 50_000 - both)
+    assert problem.evaluations == probes, "the probes have told what f costs"
 
 
 def test_laws_without_a_surrogate_cannot_explain() -> None:
@@ -255,3 +272,43 @@ def test_weights_of_objectives_are_conditions(tmp_path: Path) -> None:
     )
     w = np.linspace(0, 1, 7)
     np.testing.assert_allclose(frugal(problem, tmp_path / "run", budget=30).law(w=w)["x"], w - 0.5, atol=0.02)
+
+
+def drop_wave(x: float, y: float, a: float, b: float) -> float:
+    """Rings around a centre that moves; 0 there, and .06 on the first ring."""
+    square = (x - a) ** 2 + (y - b) ** 2
+    return 1.0 - (1.0 + math.cos(12.0 * math.sqrt(square))) / (0.5 * square + 2.0)
+
+
+def rings_regret(out: Path, **how: Any) -> float:
+    """The mean regret of the law that `learn_to_optimize` finds by default, whose optima are 0; random knobs have .70."""
+    from shoal.optimize import learn_to_optimize
+
+    knobs, conditions = {"x": (-2, 2), "y": (-2, 2)}, {"a": (-1, 1), "b": (-1, 1)}
+    problem = Problem(drop_wave, knobs=knobs, conditions=conditions)
+    law = learn_to_optimize(problem, out=out, **how)
+    return float(problem.evaluate(law.answers(spread(2, 1000, 128))).mean())
+
+
+def test_rings_around_a_moving_centre(tmp_path: Path) -> None:
+    assert rings_regret(tmp_path / "run", budget=1000) < 0.4
+
+
+def test_where_f_is_free_the_better_of_two_laws_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from shoal.optimize import learn
+
+    monkeypatch.setattr(choice, "BUDGET", 60)
+    monkeypatch.setattr(choice, "FEW", 1000)
+    box = {"knobs": {"x": (-1, 1)}, "conditions": {"c": (-1, 1)}}
+    problem = Problem(lambda x, c: (x - 0.5 * c - 0.3) ** 2, kind="jax", **box)
+    learnt = learn(problem, budget=2000, score=False, out=tmp_path / "run")
+    told = learnt.summary["evaluations_of"]
+    assert told["surrogate"] == 60 and told["training"] > 1000 and sum(told.values()) <= 2000
+    assert learnt.summary["kept"] == "surrogate" and learnt.law.surrogate is not None
+    assert learnt.law(c=0.4)["x"] == pytest.approx(0.5, abs=1e-3)
+    assert load(tmp_path / "run" / "law.safetensors").explain(c=0.4).evaluations == 60
+
+
+@pytest.mark.slow
+def test_rings_around_a_moving_centre_with_all_defaults(tmp_path: Path) -> None:
+    assert rings_regret(tmp_path / "run") < 0.15

@@ -264,7 +264,7 @@ def test_the_exported_file_answers_as_the_law_with_numpy_alone(tmp_path: Path, h
         }
         for name in ("bias", "gain", "trim"):
             low, high = KNOBS[name]  # type: ignore[misc]
-            assert exported[name] == pytest.approx(ours[name], abs=1e-5 * (high - low))
+            assert exported[name] == pytest.approx(ours[name], abs=1e-6 * (high - low))
 
 
 @pytest.mark.parametrize("how", HOW)
@@ -275,7 +275,7 @@ def test_the_exported_header_answers_as_the_law_under_gcc(tmp_path: Path, how: d
         ours = law(**dict(zip((axis.name for axis in PROBLEM.conditions), row, strict=True)))
         for axis, word in zip(PROBLEM.knobs, words, strict=True):
             if isinstance(axis, Real):
-                assert float(word) == pytest.approx(ours[axis.name], abs=1e-5 * (axis.high - axis.low))
+                assert float(word) == pytest.approx(ours[axis.name], abs=1e-6 * (axis.high - axis.low))
             else:
                 assert word == str(ours[axis.name]) or float(word) == ours[axis.name]
 

@@ -39,7 +39,14 @@ def line(kind: str = "python", f: Any = bowl, **more: Any) -> Problem:
 
 def quick(problem: Problem, out: Path, **how: Any) -> Learnt:
     """Three drivers with ten episodes each: tests that share sizes share compilations."""
-    usual = {"steps": 12, "drivers": 3, "episodes": 30, "score": False, "settings": {"algo.learning_rate": 1e-3}}
+    usual = {
+        "algo": "reinforce",
+        "steps": 12,
+        "drivers": 3,
+        "episodes": 30,
+        "score": False,
+        "settings": {"algo.learning_rate": 1e-3},
+    }
     return learn(problem, **{**usual, "out": out, **how})
 
 
@@ -86,7 +93,8 @@ def test_fused_and_inline_agree_but_for_rounding(tmp_path: Path) -> None:
 
 
 def test_a_shifted_sphere_is_learnt_in_seconds(tmp_path: Path) -> None:
-    learnt = learn(make("sphere", shift=0.3), sampler="latin_hypercube", drivers=3, steps=1500, out=tmp_path / "run")
+    how: dict[str, Any] = {"algo": "reinforce", "sampler": "latin_hypercube", "drivers": 3, "steps": 1500}
+    learnt = learn(make("sphere", shift=0.3), out=tmp_path / "run", **how)
     assert learnt.summary["start_mse"] > 1.0
     assert learnt.mse.values[-1] < 0.01
     assert learnt.summary["runtime"] == "fused" and learnt.summary["time"] is None
@@ -132,7 +140,7 @@ def test_mixed_knobs_find_the_right_category(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_no_conditions_is_plain_optimisation(tmp_path: Path) -> None:
     problem = make("sphere", dims=2, free=2, shift=0.4)
-    learnt = learn(problem, steps=1500, out=tmp_path / "run")
+    learnt = learn(problem, algo="reinforce", steps=1500, out=tmp_path / "run")
     answer = learnt.law()
     assert [answer["x1"], answer["x2"]] == pytest.approx([0.4 * 5.12] * 2, abs=0.5)
     assert learnt.law() == answer and learnt.mse.values[-1] < learnt.mse.values[0] / 50
@@ -259,14 +267,15 @@ def test_failures_do_not_exceed_the_budget(tmp_path: Path) -> None:
 def test_too_small_a_budget_is_refused_without_a_call(tmp_path: Path) -> None:
     f, calls = counted()
     problem = line("python", f)
+    how: dict[str, Any] = {"algo": "reinforce"}
     with pytest.raises(BadInput, match="budget is 10: one update takes 90 evaluations"):
-        shoal.learn_to_optimize(problem, drivers=3, budget=10)
+        shoal.learn_to_optimize(problem, drivers=3, budget=10, **how)
     with pytest.raises(BadInput, match="budget is 91: one update takes 90 evaluations, and 2 are set aside"):
-        shoal.learn_to_optimize(problem, drivers=3, budget=91, runtime="inline", out=tmp_path / "run")
+        shoal.learn_to_optimize(problem, drivers=3, budget=91, runtime="inline", out=tmp_path / "run", **how)
     with pytest.raises(BadInput, match="one update takes 96 evaluations"):  # episodes that eight drivers can share
-        shoal.learn_to_optimize(problem, drivers=8, budget=10)
+        shoal.learn_to_optimize(problem, drivers=8, budget=10, **how)
     with pytest.raises(BadInput, match="one update takes 90 evaluations"):  # fused has one actor
-        shoal.learn_to_optimize(line("jax"), drivers=8, budget=10)
+        shoal.learn_to_optimize(line("jax"), drivers=8, budget=10, **how)
     assert not calls and not (tmp_path / "run").exists()
 
 

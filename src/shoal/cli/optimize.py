@@ -22,7 +22,8 @@ GRADIENTS = ("sampler", "steps", "episodes", "time-steps", "runtime", "keep")  #
 USAGE = """usage: shoal optimize FUNCTION [--dims N] [--free K] [--shift S] [--budget N | --steps N] ...
 
 Learns a law: conditions in, minimiser out. FUNCTION is a known one (sphere, ackley, rosenbrock, rastrigin, griewank, levy,
-schwefel, styblinski_tang, branin, himmelblau) or your own, module:function, with its knobs and conditions in --config problem.toml:
+schwefel, styblinski_tang, zakharov, drop_wave, branin, himmelblau) or your own, module:function, with its knobs and conditions in
+--config problem.toml:
 
     [knobs]
     bias = [0.1, 5.0]                     # a real number between two bounds
@@ -37,7 +38,7 @@ subject_to = "module:g" at the top of the file, or a list of such, allows only p
   --free K            number of coordinates that the law chooses, the first K; the rest are conditions (1)
   --shift S           moves the minimum by S in normalised knob coordinates (0)
   --algo NAME         reinforce or ppo, which train a policy; surrogate, which needs few evaluations; or auto, which chooses by the
-                      budget and the cost of f (reinforce; with --budget or --resume, auto)
+                      budget, the cost of f and the other flags, may keep the better law of two, and says why (auto)
   --budget N          evaluations of f to learn from, at most; surrogate: 2000 unless told; the regret and the figures take more
   --data FILE         earlier evaluations, .jsonl or .csv with a column for each knob and condition and one called value (surrogate)
   --resume FOLDER     go on with a stopped run: its evaluations.jsonl counts towards the budget, which is the stopped run's unless
@@ -71,8 +72,7 @@ def run(words: list[str]) -> int:
     from shoal.optimize.learn import learn
 
     quiet = "quiet" in parsed.switches
-    few = "budget" in plain.options or "resume" in plain.options
-    algo = plain.options.get("algo", "auto" if few else "reinforce")
+    algo = plain.options.get("algo", "auto")
     _check_algo(algo, plain, settings)
     learnt = learn(
         problem,
@@ -80,15 +80,15 @@ def run(words: list[str]) -> int:
         budget=whole_number(plain, "budget", 1) if "budget" in plain.options else None,
         data=plain.options.get("data"),
         resume=plain.options.get("resume"),
-        sampler=plain.options.get("sampler", "random").replace("-", "_"),
+        sampler=plain.options["sampler"].replace("-", "_") if "sampler" in plain.options else None,
         drivers=whole_number(plain, "drivers", 1) if "drivers" in plain.options else None,
-        steps=whole_number(plain, "steps", 5000),
+        steps=whole_number(plain, "steps", 1) if "steps" in plain.options else None,
         episodes=whole_number(plain, "episodes", 30) if "episodes" in plain.options else None,
-        time_steps=whole_number(plain, "time-steps", 2),
+        time_steps=whole_number(plain, "time-steps", 1) if "time-steps" in plain.options else None,
         runtime=plain.options.get("runtime"),
         seed=whole_number(plain, "seed", 0, least=0) if "seed" in plain.options else None,
         out=plain.options.get("out"),
-        keep=plain.options.get("keep", "best"),
+        keep=plain.options.get("keep"),
         quiet=quiet,
         started_at=started_at(),
         settings=settings,
@@ -104,8 +104,10 @@ def run(words: list[str]) -> int:
 def _check_algo(algo: str, words: Words, settings: Mapping[str, str]) -> None:
     """Refuse flags that the algorithm would not read."""
     given = [name for name in GRADIENTS if name in words.options] + [name for name in settings if "." in name]
-    if algo in ("surrogate", "auto") and given:
-        raise BadInput(f"--{given[0]} is for --algo reinforce or ppo, not for {algo}, which takes --budget")
+    few = next((name for name in ("data", "resume") if name in words.options), None)
+    if given and (algo == "surrogate" or (algo == "auto" and few)):
+        why = "surrogate" if algo == "surrogate" else f"--{few}"
+        raise BadInput(f"--{given[0]} is for --algo reinforce or ppo, not for {why}")
     if "budget" in words.options and "steps" in words.options:
         raise BadInput("--budget and --steps: give one of them, because each decides the number of updates")
 
@@ -223,8 +225,11 @@ def _tell(summary: Mapping[str, Any]) -> None:
         regret = f"regret {lost['mean']:.4g}, worst {lost['worst']:.4g}, over {n['reporting']} others"
     if s.get("violations") is not None:
         print(f"constraints: violated at {s['violations']} of {n['reporting']} held-out conditions", file=sys.stderr)
-    chosen = f"the best of the run over {n['choosing']} held-out conditions" if s["kept"] == "best" else "the last"
-    print(f"law: step {s['kept_step']:,}, {chosen}; {regret}", file=sys.stderr)
+    best = f"the best of the run over {n['choosing']} held-out conditions"
+    chosen = f"step {s['kept_step']:,}, {best if s['kept'] == 'best' else 'the last'}"
+    if s["kept"] == "surrogate":
+        chosen = f"by surrogate from {s['evaluations_of']['surrogate']:,} evaluations, {best}"
+    print(f"law: {chosen}; {regret}", file=sys.stderr)
     print(f"law: {s['run']}/law.safetensors", file=sys.stderr)
 
 

@@ -17,9 +17,11 @@ import numpy as np
 
 from shoal.core.config import Positive, build
 from shoal.launch.saved import under
+from shoal.optimize.frugal import ALGO as FEW
 from shoal.optimize.functions import make
 from shoal.optimize.learn import learn
 from shoal.optimize.learnt import Learnt
+from shoal.optimize.problem import Problem
 from shoal.optimize.timing import runtime, whole
 from shoal.run.checkpoints import Checkpoints
 
@@ -38,6 +40,12 @@ class SamplersConfig:
     """training steps of a run"""
     samplers: tuple[str, ...]
     """samplers of the points where episodes begin"""
+    algo: str = "reinforce"
+    """the algorithm of the samplers' rows"""
+    beside: tuple[str, ...] = ()
+    """algorithms of further rows, with their defaults: `auto`, or `surrogate`"""
+    evaluations: Positive = 2000
+    """evaluations of f that `surrogate` may use"""
     shifts: tuple[float, ...] = (0.0,)
     """how far the minimum is moved, in normalised coordinates; 0 is the published problem"""
     episodes: Positive = 30
@@ -49,10 +57,11 @@ class SamplersConfig:
 
 
 def samplers(size: Mapping[str, Any], folder: Path, tell: Tell) -> dict[str, Any]:
-    """Every sampler on every shift: scores of the first and the last 1,000 steps, and the best."""
+    """Every sampler on every shift: scores of the first and the last 1,000 steps, and the best; beside them other algorithms."""
     config = build(SamplersConfig, size)
     rows, panels = [], []
-    total = len(config.shifts) * len(config.samplers) * config.seeds
+    total = len(config.shifts) * (len(config.samplers) + len(config.beside)) * config.seeds
+    notes = []
     done = 0
     for shift in config.shifts:
         problem, lines = make(config.function, shift=shift), []
@@ -63,6 +72,7 @@ def samplers(size: Mapping[str, Any], folder: Path, tell: Tell) -> dict[str, Any
                 out = folder / f"{config.function}-{shift:g}-{sampler}-{seed}"
                 learnt = learn(
                     problem,
+                    algo=config.algo,
                     sampler=sampler,
                     drivers=config.drivers,
                     steps=config.steps,
@@ -75,17 +85,50 @@ def samplers(size: Mapping[str, Any], folder: Path, tell: Tell) -> dict[str, Any
                 done += 1
             rows.append({"keys": {"sampler": sampler, "shift": shift}, "values": _scores(config.function, runs)})
             lines.append(_line(sampler, config.function, runs))
+        for algo in config.beside:
+            runs = []
+            for seed in range(config.seeds):
+                tell(done, total, f"{config.function} shift {shift:g}, {algo}, seed {seed}")
+                runs.append(_beside(problem, algo, config, seed, folder / f"{config.function}-{shift:g}-{algo}-{seed}"))
+                done += 1
+            few = runs[0].summary.get("algo") == FEW
+            rows.append({"keys": {"sampler": algo, "shift": shift}, "values": _scores(config.function, runs, few=few)})
+            notes.append(_told(config, shift, algo, runs, few=few))
+            if not few:  # its curve is over evaluations
+                lines.append(_line(algo, config.function, runs))
         title = f"{config.function}, as published" if not shift else f"{config.function}, minimum moved by {shift:g}"
         panels.append({"title": title, "lines": lines})
     figure = _curves("curves", "Learning curves", config.function, panels)
     figure["hint"] += " Lines: median of the seeds; bands: lowest to highest."
-    return {"rows": rows, "figures": [figure], "notes": []}
+    return {"rows": rows, "figures": [figure], "notes": notes}
+
+
+def _beside(problem: Problem, algo: str, config: SamplersConfig, seed: int, out: Path) -> Learnt:
+    """A run of another algorithm with its defaults, as many updates as the samplers have, or so many evaluations."""
+    if algo == FEW:
+        return learn(problem, algo=algo, budget=config.evaluations, seed=seed, out=out)
+    learnt = learn(problem, algo=algo, steps=config.steps, episodes=config.episodes, seed=seed, out=out)
+    return whole(learnt, config.steps)
+
+
+def _told(config: SamplersConfig, shift: float, algo: str, runs: list[Learnt], *, few: bool) -> str:
+    """A line for the reader: the evaluations of these runs, and the regret of the laws that they keep."""
+    moved = f"minimum moved by {shift:g}" if shift else "as published"
+    regrets = [run.summary["regret"]["mean"] for run in runs if run.summary["regret"] is not None]
+    regret = f"{np.median(regrets):.2g}" if regrets else "not known"
+    n = runs[0].evaluations
+    how = "polished answers, after the last evaluation" if few else f"{config.steps:,} updates"
+    return (
+        f"{config.function}, {moved}: {algo} had {n:,} evaluations to learn from ({how}); the median regret is {regret}"
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
 class ConvergenceConfig:
     problems: dict[str, float]
     """functions, and how far the minimum of each is moved"""
+    algo: str = "reinforce"
+    """the algorithm of all ways"""
     steps: Positive
     """training steps of a run"""
     episodes: Positive = 30
@@ -123,6 +166,7 @@ def convergence(size: Mapping[str, Any], folder: Path, tell: Tell) -> dict[str, 
                 out = folder / f"{function}-{way.replace(', ', '-')}-{seed}"
                 learnt = learn(
                     problem,
+                    algo=config.algo,
                     drivers=drivers or config.drivers,
                     steps=config.steps,
                     episodes=config.episodes,
@@ -166,8 +210,14 @@ def weights_hash(run: Path) -> str:
     return digest.hexdigest()
 
 
-def _scores(function: str, runs: list[Learnt]) -> dict[str, list[Any]]:
-    """The columns of the thesis' tables, one value per run, and the score before training."""
+def _scores(function: str, runs: list[Learnt], *, few: bool = False) -> dict[str, list[Any]]:
+    """The columns of the thesis' tables, one value per run, and the score before training.
+
+    A run of `few` evaluations has a score at a few numbers of evaluations: the last of them, and the best.
+    """
+    if few:
+        ends = [_curve(function, run).values for run in runs]
+        return {"last_mean": [float(one[-1]) for one in ends], "best": [float(min(one)) for one in ends]}
     found = [_curve(function, run).summary() for run in runs]
     names = ("start", "first_mean", "first_var", "last_mean", "last_var", "best")
     return {name: [float(getattr(summary, name)) for summary in found] for name in names}

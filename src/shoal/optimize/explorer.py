@@ -162,9 +162,10 @@ class Explorer:
                 model.fit(rows, limit[known], self._rng, fresh=len(rows) < EARLY)
             self._fit_at = int(len(rows) * GROWTH) + 1
         keep = self._kept(rows, values)
-        self.surrogate.given(rows[keep], values[keep], self.points[~known])
+        # Most rows that are kept are low: their own mean would promise minima wherever no row is kept.
+        self.surrogate.given(rows[keep], values[keep], self.points[~known], float(values.mean()))
         for model, limit in zip(self.models, self.limits, strict=True):
-            model.given(rows[keep], limit[known][keep])
+            model.given(rows[keep], limit[known][keep], centre=float(limit[known].mean()))
         self._fitted_to = len(self.values)
 
     def _known(self) -> np.ndarray:

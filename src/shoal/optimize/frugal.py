@@ -25,7 +25,7 @@ from shoal.optimize.law import Law
 from shoal.optimize.learnt import Learnt
 from shoal.optimize.problem import Problem
 from shoal.optimize.search import Search, even_conditions
-from shoal.optimize.spending import Known, Spending
+from shoal.optimize.spending import Known, Look, Spending
 from shoal.optimize.truth import Scores
 from shoal.process.lock import RunLock
 from shoal.run.folder import RunFolder, read_json
@@ -60,6 +60,7 @@ def learn_frugally(
     started_at: float | None = None,
     announce: str = "",
     drivers: int = 1,
+    look: Look | None = None,
 ) -> Learnt:
     """A law with a surrogate, from at most `budget` evaluations of f, including those that found out how f can be called.
 
@@ -69,6 +70,7 @@ def learn_frugally(
     one point at a time, and no regret if f is so slow that searching the optima would take minutes. `announce` is printed to
     standard error when f has given a value, and no sooner, so that a refusal stands alone. With several `drivers`, f is evaluated
     in that many processes, and proposals wait for no evaluation; the order in which they end then decides what is proposed next.
+    `look` is called each time the evaluations have doubled, with their number and the answers that a law would give then.
 
     A resumed run makes the stopped one's proposals again and reads their values, so that it continues with the points that would
     have been next. Before that, f is evaluated again where it was known (`CHECKS`): an f that changed is refused.
@@ -95,7 +97,7 @@ def learn_frugally(
         scored = score and problem.kind != "python"
         allowed = start.budget - problem.probes
         spending = Spending(
-            problem, explorer, allowed, folder, quiet, scored, start.known, announce, drivers, start.crash
+            problem, explorer, allowed, folder, quiet, scored, start.known, announce, drivers, start.crash, look
         )
         try:
             spending.check()

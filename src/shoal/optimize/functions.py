@@ -91,6 +91,18 @@ def _styblinski_tang(x: Array, xp: ModuleType) -> Array:
     return xp.sum(x**4 - 16.0 * x**2 + 5.0 * x, -1) / 2.0
 
 
+def _zakharov(x: Array, xp: ModuleType) -> Array:
+    weighed = xp.sum(0.5 * xp.arange(1, x.shape[-1] + 1).astype(x.dtype) * x, -1)
+    return xp.sum(x * x, -1) + weighed**2 + weighed**4
+
+
+def _drop_wave(x: Array, xp: ModuleType) -> Array:
+    square = xp.sum(x * x, -1)
+    apart = square > 0  # the root has no derivative at 0, the middle of the rings: use 0 there instead of NaN
+    radius = xp.where(apart, xp.sqrt(xp.where(apart, square, 1.0)), 0.0)
+    return -(1.0 + xp.cos(12.0 * radius)) / (0.5 * square + 2.0)
+
+
 def _branin(x: Array, xp: ModuleType) -> Array:
     a, b = x[..., 0], x[..., 1]
     bowl = b - 5.1 / (4.0 * pi**2) * a * a + 5.0 / pi * a - 6.0
@@ -117,6 +129,8 @@ FUNCTIONS: dict[str, Function] = {
     "styblinski_tang": Function(
         _styblinski_tang, _box(5.0), ((-2.9035340277711771,),), value=-39.166165703771419, adds_up=True
     ),
+    "zakharov": Function(_zakharov, ((-5.0, 10.0),), ((0.0,),)),
+    "drop_wave": Function(_drop_wave, _box(5.12), ((0.0,),), value=-1.0),
     "branin": Function(
         _branin,
         ((-5.0, 10.0), (0.0, 15.0)),

@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -27,6 +28,9 @@ FORMAT = "tuning law 1"
 SURROGATE = "surrogate/"  # how the names of its arrays begin
 LIMIT = "limit"  # the same for a constraint's, with its number
 ONE_THREAD = 1 << 18  # multiplications up to which OpenBLAS wakes no second thread, which would cost ten times more
+
+
+Layer = tuple[np.ndarray, np.ndarray]  # weights [a, b] and biases [b]
 
 
 @dataclass(frozen=True)
@@ -56,14 +60,29 @@ class Weights:
         return np.concatenate([self._forward(points[at : at + rows]) for at in range(0, len(points), rows)])
 
     def _forward(self, points: np.ndarray) -> np.ndarray:
-        x = points.astype(np.float32)
-        if self.mean is not None and self.scale is not None:
-            x = np.clip((x - self.mean) * self.scale, -10.0, 10.0)
-        for w, b in self.layers:
+        """In double precision, although the weights are single: exported laws then differ only by the order of sums."""
+        layers, head, mean, scale = self._wide
+        x = points.astype(np.float64)
+        if mean is not None and scale is not None:
+            x = np.clip((x - mean) * scale, -10.0, 10.0)
+        for w, b in layers:
             x = x @ w + b
             x = np.tanh(x) if self.activation == "tanh" else np.maximum(x, 0.0)
-        out: np.ndarray = x @ self.head[0] + self.head[1]
+        out: np.ndarray = x @ head[0] + head[1]
         return out
+
+    @cached_property
+    def _wide(self) -> tuple[tuple[Layer, ...], Layer, np.ndarray | None, np.ndarray | None]:
+        """The layers, the head and the normalisation in double precision."""
+
+        def wide(array: np.ndarray) -> np.ndarray:
+            return np.asarray(array, np.float64)
+
+        layers = tuple((wide(w), wide(b)) for w, b in self.layers)
+        head = wide(self.head[0]), wide(self.head[1])
+        if self.mean is None or self.scale is None:
+            return layers, head, None, None
+        return layers, head, wide(self.mean), wide(self.scale)
 
 
 class Regret(NamedTuple):
@@ -127,22 +146,26 @@ class Law:
 
     def points(self, starts: np.ndarray) -> np.ndarray:
         """Normalised points after T steps of the policy's mode: [N, width] to [N, width]."""
+        starts = np.asarray(starts, np.float64)
         for _ in range(self.time_steps):
-            starts = np.asarray(self.problem.from_action(starts, self._mode(self.weights(starts))), np.float32)
+            starts = np.asarray(self.problem.from_action(starts, self._mode(self.weights(starts))))
         return starts
 
     def answers(self, conditions: np.ndarray, *, polish: bool = True) -> np.ndarray:
         """Points for normalised conditions [N, n_conditions]."""
         return self._answered(self.problem.join(self.problem.mid(), conditions), polish)
 
-    def explain(self, **conditions: Any) -> Explanation:
-        """The polished answer, with what the surrogate expects there. Evaluates f nowhere.
+    def explain(self, conditions: Mapping[str, float] | None = None, /, **more: float) -> Explanation:
+        """The polished answer, with what the surrogate expects there: `explain(c)` or `explain(temp=25, vdd=1.8)`.
+
+        f is not evaluated.
 
         Raises:
             BadInput: the law has no surrogate.
         """
         if self.surrogate is None:
             raise BadInput("this law has no surrogate that could explain it: learn it with algo='surrogate'")
+        conditions = {**(conditions or {}), **more}
         self._check(conditions)
         point = self._answered(self.problem.normalise(**conditions).reshape(1, -1), polish=True)
         mean, spread = self.surrogate.both(point)
@@ -292,11 +315,11 @@ class Law:
                 at += part.width * (1 if self._own_scale else 2)
             elif isinstance(part, Categorical):
                 for size in part.sizes:
-                    columns.append(out[:, at : at + size].argmax(axis=1)[:, None].astype(np.float32))
+                    columns.append(out[:, at : at + size].argmax(axis=1)[:, None].astype(np.float64))
                     at += size
             else:
                 assert isinstance(part, Binary)
-                columns.append((out[:, at : at + part.size] > 0).astype(np.float32))
+                columns.append((out[:, at : at + part.size] > 0).astype(np.float64))
                 at += part.size
         action = np.concatenate(columns, axis=1)
         return action[:, 0] if self.problem.action_spec().scalar else action

@@ -39,13 +39,13 @@ def header_of(law: Law) -> str:
     arrays += [(f"b{i}", b) for i, (_, b) in enumerate(weights.layers)] + [("bh", weights.head[1])]
     if weights.mean is not None and weights.scale is not None:
         arrays += [("mean", weights.mean), ("scale", weights.scale)]
-    arrays += [("mid", np.asarray(problem.mid(), np.float32))]
+    arrays += [("mid", np.asarray(problem.mid(), np.float64))]
     knobs = [_Knob(law, axis, at, name) for axis, at in zip(problem.knobs, law.columns_of_head(), strict=True)]
     fields = "".join(f"    {knob.type}{axis.name};\n" for knob, axis in zip(knobs, problem.knobs, strict=True))
     columns = np.cumsum([0, *(axis.width for axis in problem.knobs)])
     steps = "".join(knob.step(int(at)) for knob, at in zip(knobs, columns[:-1], strict=True))
     given = "".join(
-        f"    point[{problem.knob_width + i}] = (float)(({axis.name} - ({axis.low!r})) * 2.0 / {axis.high - axis.low!r} - 1.0);\n"
+        f"    point[{problem.knob_width + i}] = ({axis.name} - ({axis.low!r})) * 2.0 / {axis.high - axis.low!r} - 1.0;\n"
         for i, axis in enumerate(problem.conditions)
     )
     conditions = ", ".join(f"double {axis.name}" for axis in problem.conditions) or "void"
@@ -89,7 +89,7 @@ class _Knob:
         """Statements that set the knob and its columns of the point."""
         axis, at = self._axis, self._at
         if isinstance(axis, axes.Real):
-            value = f"tanhf(out[{at}])" if self._bounded else f"fminf(fmaxf(out[{at}], -1.0f), 1.0f)"
+            value = f"tanh(out[{at}])" if self._bounded else f"fmin(fmax(out[{at}], -1.0), 1.0)"
             return (
                 f"        point[{column}] = {value};\n"
                 f"        knobs.{axis.name} = {axis.low!r} + (point[{column}] + 1.0) * {axis.high - axis.low!r} / 2.0;\n"
@@ -98,7 +98,7 @@ class _Knob:
             f"        at = 0;\n        for (i = 1; i < {axis.size}; i++) if (out[{at} + i] > out[{at} + at]) at = i;\n"
         )
         if isinstance(axis, axes.Whole):
-            share = f"at * 2.0f / {axis.size - 1} - 1.0f" if axis.size > 1 else "0.0f"
+            share = f"at * 2.0 / {axis.size - 1} - 1.0" if axis.size > 1 else "0.0"
             value = f"        knobs.{axis.name} = {axis.among.start} + {axis.among.step} * (long)at;\n"
             return f"{chosen}{value}        point[{column}] = {share};\n"
         value = f"        knobs.{axis.name} = {self._among}[at];\n"
@@ -112,14 +112,14 @@ def _quoted(word: str) -> str:
 
 
 def _array(name: str, values: np.ndarray) -> str:
-    """Numbers with nine digits, which give the same float again; a row of a matrix after another."""
-    flat = np.asarray(values, np.float32).ravel()
-    return f"static const float {name}[{flat.size}] = {{\n{_lines(_number(v) for v in flat.tolist())}}};\n"
+    """A row of a matrix after another. Nine digits give the same float again, seventeen the same double."""
+    flat, kind = values.ravel(), "double" if values.dtype == np.float64 else "float"
+    return f"static const {kind} {name}[{flat.size}] = {{\n{_lines(_number(v, kind) for v in flat.tolist())}}};\n"
 
 
-def _number(value: float) -> str:
-    text = f"{value:.9g}"
-    return f"{text}f" if any(mark in text for mark in ".e") else f"{text}.0f"
+def _number(value: float, kind: str) -> str:
+    text, end = (f"{value:.17g}", "") if kind == "double" else (f"{value:.9g}", "f")
+    return f"{text}{end}" if any(mark in text for mark in ".e") else f"{text}.0{end}"
 
 
 def _lines(words: Iterable[str]) -> str:
@@ -137,18 +137,18 @@ def _net(law: Law, name: str) -> str:
     weights, text = law.weights, ""
     source, width = "point", law.problem.width
     if weights.mean is not None and weights.scale is not None:
-        limited = f"fminf(fmaxf((point[i] - {name}_mean[i]) * {name}_scale[i], -10.0f), 10.0f)"
+        limited = f"fmin(fmax((point[i] - {name}_mean[i]) * {name}_scale[i], -10.0), 10.0)"
         text += f"        for (i = 0; i < {width}; i++) seen[i] = {limited};\n"
-        text = f"        float seen[{width}];\n{text}"
+        text = f"        double seen[{width}];\n{text}"
         source = "seen"
     made = [(f"w{i}", f"b{i}", f"h{i}", w.shape[1]) for i, (w, _) in enumerate(weights.layers)]
     for w, b, target, size in [*made, ("wh", "bh", "out", weights.head[0].shape[1])]:
-        text = f"        float {target}[{size}];\n{text}"
+        text = f"        double {target}[{size}];\n{text}"
         text += (
-            f"        for (j = 0; j < {size}; j++) {{\n            float sum = {name}_{b}[j];\n"
+            f"        for (j = 0; j < {size}; j++) {{\n            double sum = {name}_{b}[j];\n"
             f"            for (i = 0; i < {width}; i++) sum += {source}[i] * {name}_{w}[i * {size} + j];\n"
         )
-        bent = "sum" if target == "out" else "tanhf(sum)" if weights.activation == "tanh" else "fmaxf(sum, 0.0f)"
+        bent = "sum" if target == "out" else "tanh(sum)" if weights.activation == "tanh" else "fmax(sum, 0.0)"
         text += f"            {target}[j] = {bent};\n        }}\n"
         source, width = target, size
     return text
@@ -167,10 +167,10 @@ typedef struct {{
 {arrays}{tables}
 static inline {name}_knobs {name}_law({conditions}) {{
     {name}_knobs knobs;
-    float point[{width}];
+    double point[{width}];
     int i, j, at = 0, step;
     (void)at;
-    memcpy(point, {name}_mid, {knob_width} * sizeof(float));
+    memcpy(point, {name}_mid, {knob_width} * sizeof(double));
 {given}    for (step = 0; step < {time_steps}; step++) {{
 {net}{steps}    }}
     return knobs;

@@ -25,7 +25,7 @@ def source_of(law: Law) -> str:
     ]
     knobs = [_knob(axis, at) for axis, at in zip(law.problem.knobs, law.columns_of_head(), strict=True)]
     conditions = [(axis.name, axis.low, axis.high) for axis in law.problem.conditions]
-    mid = np.asarray(law.problem.mid(), np.float32).tolist()
+    mid = np.asarray(law.problem.mid(), np.float64).tolist()
     return _TEMPLATE.format(
         name=law.problem.name,
         packed=packed,
@@ -61,7 +61,7 @@ LAYERS, NORMALISED, ACTIVATION, STEPS, BOUNDED = {layers}, {normalised}, {activa
 KNOBS = {knobs}
 CONDITIONS = {conditions}
 MID = {mid}
-ARRAYS = [np.frombuffer(base64.b64decode(text), np.float32).reshape(shape) for shape, text in PACKED]
+ARRAYS = [np.frombuffer(base64.b64decode(text), np.float32).reshape(shape).astype(float) for shape, text in PACKED]
 
 
 def _net(x):
@@ -96,9 +96,9 @@ def law(**conditions):
     if set(conditions) != {{name for name, _, _ in CONDITIONS}}:
         raise TypeError("law() takes " + (", ".join(name for name, _, _ in CONDITIONS) or "nothing"))
     given = [(conditions[name] - low) * 2.0 / (high - low) - 1.0 for name, low, high in CONDITIONS]
-    point = np.array([*MID, *given], np.float32)
+    point = np.array([*MID, *given], float)
     for _ in range(STEPS):
         columns, values = _step(point)
-        point = np.array([*columns, *given], np.float32)
+        point = np.array([*columns, *given], float)
     return values
 '''

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from shoal.launch.compose import initial_state, make_algorithm
 from shoal.optimize import frugal, limits
 from shoal.optimize.choice import choose
 from shoal.optimize.judge import (
+    CHOOSING,
     EVERY,
     KEEP,
     Chooser,
@@ -66,51 +68,77 @@ DEFAULTS: dict[str, dict[str, Any]] = {
 NET = {"hidden": [32, 32], "activation": "tanh", "state_scale": True, "bounded": True}
 
 
+@dataclass(frozen=True, kw_only=True)
+class Usual:
+    """Defaults of policy gradients."""
+
+    sampler: str = "random"
+    budget: int | None = None  # None: 5,000 updates
+
+
 def learn(
     problem: Problem,
     *,
-    algo: str = "reinforce",
-    sampler: str = "random",
+    algo: str = "auto",
+    sampler: str | None = None,
     drivers: int | None = None,
-    steps: int = 5000,
+    steps: int | None = None,
     episodes: int | None = None,
-    time_steps: int = 2,
+    time_steps: int | None = None,
     runtime: str | None = None,
     seed: int | None = None,
     out: str | Path | None = None,
     quiet: bool = True,
     score: bool = True,
-    keep: str = "best",
+    keep: str | None = None,
     budget: int | None = None,
     started_at: float | None = None,
     settings: Mapping[str, Any] | None = None,
     data: str | Path | None = None,
     resume: str | Path | None = None,
+    usual: Usual | None = None,
 ) -> Learnt:
-    """Learn a law by policy gradients, `reinforce` or `ppo`; from few evaluations, by `surrogate`; or by `auto`.
+    """Learn a law by policy gradients, `reinforce` or `ppo`; from few evaluations, by `surrogate`; or by `auto`, which chooses.
 
-    Policy gradients train for `steps` updates of `episodes` episodes, shared out among the drivers.
+    `auto` chooses by the budget, the cost of f, and the other arguments (`choice`); unless `quiet`, it says why. If evaluations
+    cost next to nothing, it learns by `surrogate` and by `ppo`, and keeps the law that is better on the choosing conditions.
+
+    Policy gradients train for `steps` updates (5,000) of `episodes` episodes of `time_steps` steps (2), shared out among the
+    drivers. Episodes begin where the `sampler` says (`random`).
 
     `drivers` defaults to 1, or to 3 with the sampler `heterogeneous`, which gives each of them another rule. `runtime` defaults to
     `fused` if f can be traced, else `processes`. `episodes` defaults to 30, or the next multiple of the drivers. `settings` are
-    further settings of `shoal train`, such as `algo.learning_rate`. `keep` selects the law to keep: the best on the choosing
-    conditions (`judge`), or the last. `score` adds the published curve and the regret on the reporting conditions, which take
-    evaluations of their own. With `budget` instead of `steps`, training makes as many updates as fit into it together with trying f
-    out and choosing.
+    further settings of `shoal train`, such as `algo.learning_rate`. `keep` selects the law to keep: the `best` on the choosing
+    conditions (`judge`), which is the default, or the `last`. `score` adds the published curve and the regret on the reporting
+    conditions, which take evaluations of their own. With `budget` instead of `steps`, training makes as many updates as fit into it
+    together with trying f out and choosing.
 
     `surrogate` takes `budget` (2,000 if it is None), `seed`, `out`, `score`, `data` (a .jsonl or .csv file of earlier evaluations,
     which do not count) and `resume` (the folder of a stopped run, whose evaluations do count; its seed stays, and its budget unless
     another is given); it evaluates f in this process, or, with several `drivers`, in that many others.
-    `auto` chooses by the budget and the cost of f (`choice`).
+
+    `usual` holds other defaults of policy gradients.
 
     Raises:
         BadInput: the request cannot be met, or f failed at every point that was tried.
         RunFailed: no episode of the first updates finished.
     """
     began = time.monotonic() if started_at is None else started_at
-    why = ""
+    usual, why, first, before = usual or Usual(), "", 0, problem.evaluations
     if algo == "auto":
-        algo, budget, why = choose(problem, budget, resumed=resume is not None)
+        told: dict[str, Any] = {
+            "sampler": sampler,
+            "steps": steps,
+            "episodes": episodes,
+            "time_steps": time_steps,
+            "runtime": runtime,
+        }
+        told |= {"keep": keep, "settings": settings or None}
+        wanted = [name for name, value in told.items() if value is not None]
+        earlier = {"resumed": resume is not None, "data": data is not None}
+        algo, budget, why, first = choose(problem, budget, gradients=wanted, **earlier)
+        if algo == frugal.ALGO and problem.traceable and (drivers or 1) > 1:
+            drivers, why = 1, f"{why}; one driver, because f is compiled"
     announce = why if not quiet else ""
     if algo == frugal.ALGO:
         how: dict[str, Any] = {"quiet": quiet, "score": score, "data": data, "resume": resume, "started_at": began}
@@ -118,7 +146,11 @@ def learn(
         return frugal.learn_frugally(problem, budget=budget, seed=seed, out=out, **how)
     if data is not None or resume is not None:
         raise BadInput(f"algo is {algo!r}: only {frugal.ALGO} uses earlier evaluations, data and resume")
-    seed = 0 if seed is None else seed
+    seed, sampler, keep = seed or 0, sampler or usual.sampler, keep or "best"
+    if budget is None and steps is None and usual.budget is not None:
+        budget = usual.budget - (problem.evaluations - before)  # less what the choice took
+        budget -= first + CHOOSING if first else 0
+    steps, time_steps = 5000 if steps is None else steps, 2 if time_steps is None else time_steps
     drivers = (3 if sampler == "heterogeneous" else 1) if drivers is None else drivers
     chosen = runtime or ("fused" if problem.traceable else "processes")
     traced = runtime_of(chosen).needs_pure_env
@@ -177,6 +209,9 @@ def learn(
         print(announce, file=sys.stderr, flush=True)
     scorer, unscored = _scorer(problem) if score else (None, None)
     chooser = Chooser(problem) if keep == "best" else None
+    before = problem.evaluations
+    unrivalled = None if chooser is None or not first else _rival(problem, chooser, first, seed, folder, quiet)
+    rival = problem.evaluations - before
     finished = Finished(problem, episodes)
     laws = Laws(plan, problem, time_steps)
     watch = Watch(laws.averaged, *(judge for judge in (chooser, scorer) if judge is not None))
@@ -193,7 +228,8 @@ def learn(
     law = last
     if chooser is not None:
         law, step = chooser.kept()
-    law.meta["step"] = step
+    if law.surrogate is None:
+        law.meta["step"] = step
     law.save(folder.path / "law.safetensors")
     before = problem.evaluations
     reporting = reporting_conditions(problem) if score else None
@@ -214,13 +250,14 @@ def learn(
         "evaluations_of": {
             "probing": problem.probes,
             "trying": tried,
+            **({"surrogate": rival} if first else {}),
             "training": evaluations,
             "choosing": chooser.evaluations if chooser is not None else 0,
             "scoring": scorer.evaluations if scorer is not None else 0,
             "reporting": problem.evaluations - before,
         },
         "dropped": dropped,
-        "kept": keep,
+        "kept": keep if law.surrogate is None else frugal.ALGO,
         "kept_step": step,
         "conditions": {
             "training": f"drawn by {sampler}",
@@ -230,7 +267,7 @@ def learn(
         },
         "regret": kept.regret,
         "regret_of_last": final.regret,
-        "left_out": left_out(curve=unscored, regret=kept.why),
+        "left_out": left_out(curve=unscored, regret=kept.why, surrogate=unrivalled),
         **({"violations": kept.violations, "violations_of_last": final.violations} if problem.limits else {}),
         "setup_s": None if outcome.began_at is None else outcome.began_at - began,
         "wall_s": outcome.wall_s,
@@ -252,6 +289,17 @@ def learn(
     }
     folder.write_json(folder.summary_path, learnt.summary)
     return learnt
+
+
+def _rival(problem: Problem, chooser: Chooser, budget: int, seed: int, folder: RunFolder, quiet: bool) -> str | None:
+    """Let the policy gradients' laws compete with one by `surrogate`, in a folder of its own. Returns why there is none."""
+    how: dict[str, Any] = {"budget": budget, "seed": seed, "quiet": quiet, "score": False}
+    try:
+        found = frugal.learn_frugally(problem, out=folder.path / frugal.ALGO, **how)
+    except (BadInput, RunFailed) as error:
+        return str(error)
+    chooser.judge(0, found.law)
+    return None
 
 
 def _rate(steps: int) -> float:
@@ -339,15 +387,15 @@ class Laws:
 def learn_to_optimize(
     problem: Problem,
     *,
-    algo: str = "reinforce",
+    algo: str = "auto",
     sampler: str | None = None,
     drivers: int | None = None,
     budget: int | None = None,
     runtime: str | None = None,
     seed: int | None = None,
     episodes: int | None = None,
-    time_steps: int = 2,
-    keep: str = "best",
+    time_steps: int | None = None,
+    keep: str | None = None,
     out: str | Path | None = None,
     quiet: bool = True,
     data: str | Path | None = None,
@@ -355,20 +403,19 @@ def learn_to_optimize(
 ) -> Law:
     """A law for `problem`, learnt with at most `budget` evaluations of f, for all purposes together.
 
-    The budget is 200,000 unless told, or that of the run that is resumed.
+    Unless told, the algorithm is chosen by the budget and the cost of f (`choice`), and the budget is 200,000 for policy gradients,
+    2,000 for `surrogate`, or that of the run that is resumed.
     An episode of T steps takes T + 1 evaluations: one at its start and one per step. Probing how f can be called, trying it
     out and choosing the kept law count against the same budget. The sampler, the runtime, `keep` and the episodes belong to policy
     gradients; `surrogate` has none of them, and takes `data` and `resume` as `learn` does. The sampler is `heterogeneous` unless
     told, or `random` if there is one driver.
     """
-    if sampler is None:
-        sampler = "random" if drivers == 1 else "heterogeneous"
     learnt = learn(
         problem,
         algo=algo,
         sampler=sampler,
         drivers=drivers,
-        budget=200_000 if budget is None and resume is None else budget,
+        budget=budget,
         episodes=episodes,
         time_steps=time_steps,
         runtime=runtime,
@@ -379,5 +426,6 @@ def learn_to_optimize(
         keep=keep,
         data=data,
         resume=resume,
+        usual=Usual(sampler="random" if drivers == 1 else "heterogeneous", budget=200_000),
     )
     return learnt.law

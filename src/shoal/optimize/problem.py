@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 import hashlib
 import json
+import math
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
@@ -82,6 +83,7 @@ class Problem:
         for g, called in zip(self.limits, self.limit_names, strict=True):
             kinds.check_arity(g, self.names, called)
         self._forget()
+        self.probe_s = math.inf  # seconds of an evaluation, the least of those that find the kind
         self.kind = settling.settle(self, kind)
         self.probes = self.evaluations  # evaluations used to find the kind
 

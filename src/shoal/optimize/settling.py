@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+import jax
 import numpy as np
 
 from shoal.core.errors import BadInput
@@ -60,8 +62,15 @@ def settle(problem: Problem, kind: str) -> str:
 
 def _counted(problem: Problem, device: Callable[..., Any]) -> Callable[..., Any]:
     def call(**row: Any) -> Any:
-        problem.evaluations += max(int(np.size(value)) for value in row.values())
-        return device(**row)
+        points = max(int(np.size(value)) for value in row.values())
+        problem.evaluations += points
+        began = time.perf_counter()
+        found = device(**row)
+        if not any(isinstance(value, jax.core.Tracer) for value in row.values()):
+            problem.probe_s = min(
+                problem.probe_s, (time.perf_counter() - began) * len(problem.devices) / max(1, points)
+            )
+        return found
 
     return call
 

@@ -6,6 +6,8 @@ import contextlib
 import math
 import sys
 import time
+from collections.abc import Callable
+from typing import Protocol
 
 import numpy as np
 
@@ -29,6 +31,15 @@ TRIED = 1e-9  # by how much coordinates may differ after a file
 Known = tuple[np.ndarray, np.ndarray, np.ndarray]  # points [n, width], values [n], constraints [G, n]
 
 
+class Answering(Protocol):
+    """Conditions [N, n_conditions] to points [N, width]."""
+
+    def answers(self, conditions: np.ndarray) -> np.ndarray: ...
+
+
+Look = Callable[[int, Answering], None]  # given the number of evaluations
+
+
 class Spending:
     """The loop that spends the budget: it proposes points, evaluates f there and fits the surrogate.
 
@@ -47,7 +58,9 @@ class Spending:
         announce: str,
         drivers: int = 1,
         crash: str | None = None,
+        look: Look | None = None,
     ) -> None:
+        self._told_of = look
         self._known, self._replayed, self._announce = known, 0, announce
         self.checked = 0  # evaluations that compared f with the stopped run's
         self._score = score
@@ -293,6 +306,8 @@ class Spending:
         values = np.where(limits.satisfied(self._explorer.limits), self._explorer.values, np.nan)
         if self.replaying or not np.isfinite(values).any():  # optima cannot be searched if nothing is allowed
             return
+        if self._told_of is not None:
+            self._told_of(len(values), Polished(self._problem, self._explorer))
         if self._drivers == 1:  # else f may end this process, which is known only when the drivers are done
             self._judge()
         if not self._quiet:

@@ -113,13 +113,18 @@ class Surrogate:
         prior, pull = self.kernel.prior(theta)
         return value + prior, -0.5 * slope + pull
 
-    def given(self, rows: np.ndarray, values: np.ndarray, failed: np.ndarray | None = None) -> None:
-        """Condition on exactly these rows. If they begin with those of the previous call, only the new ones are factorised."""
+    def given(
+        self, rows: np.ndarray, values: np.ndarray, failed: np.ndarray | None = None, centre: float | None = None
+    ) -> None:
+        """Condition on exactly these rows. If they begin with those of the previous call, only the new ones are factorised.
+
+        Far from all rows `centre` is expected, by default the mean of the values.
+        """
         known = len(self.rows)
         grown = self._of is self.theta and known <= len(rows) and np.array_equal(rows[:known], self.rows)
         self.rows, self.values = rows, values
         self.failed = rows[:0] if failed is None else failed
-        self.centre, self.scale = float(values.mean()), float(values.std()) or 1.0
+        self.centre, self.scale = float(values.mean()) if centre is None else centre, float(values.std()) or 1.0
         self._factor = (self._extended(known) if grown else None) or self._factored()
         self._of = self.theta
         self.weights = cho_solve((self._factor.lower, True), (values - self.centre) / self.scale, check_finite=False)

@@ -21,6 +21,7 @@ from shoal.process.limits import cores
 from shoal.run.sinks import read_metrics
 
 PUBLISHED_STEPS = 10_000  # steps behind the published seconds
+ALGO = "reinforce"
 _WORKER_GB = 0.3  # memory of a driver's process, nearly all of it JAX
 
 
@@ -44,6 +45,8 @@ class RuntimeConfig:
     """episodes of each training step, shared by the drivers"""
     seeds: Positive = 1
     """measurements of each"""
+    algo: str = ALGO
+    """the algorithm of all runs"""
 
 
 @dataclass(frozen=True)
@@ -79,7 +82,7 @@ def runtime(size: Mapping[str, Any], folder: Path, tell: Callable[[int, int, str
         for seed in range(config.seeds):
             tell(done, total, f"{k} drivers under processes")
             out = folder / f"drivers-{k}-{seed}"
-            times[k].append(_timed(problem, k, config.episodes, config.steps, "processes", seed, out))
+            times[k].append(_timed(problem, k, config.episodes, config.steps, "processes", seed, out, config.algo))
             done += 1
     alone = [t["collecting"] for t in times[counts[0]]]
     rows = [{"keys": {"drivers": k}, "values": _speedups(times[k], alone)} for k in counts]
@@ -88,7 +91,15 @@ def runtime(size: Mapping[str, Any], folder: Path, tell: Callable[[int, int, str
         tell(done, total, "fused")
         quick = {"report_every": 0}  # no looks in between: nothing is scored
         options: dict[str, Any] = {"steps": config.fused_steps, "episodes": config.episodes, "seed": seed}
-        made = learn(make("ackley"), out=folder / f"fused-{seed}", score=False, keep="last", settings=quick, **options)
+        made = learn(
+            make("ackley"),
+            algo=config.algo,
+            out=folder / f"fused-{seed}",
+            score=False,
+            keep="last",
+            settings=quick,
+            **options,
+        )
         fused.append(whole(made, config.fused_steps).summary)
         done += 1
     scale = PUBLISHED_STEPS / config.fused_steps
@@ -102,7 +113,7 @@ def runtime(size: Mapping[str, Any], folder: Path, tell: Callable[[int, int, str
         for episodes in config.share_episodes:
             tell(done, total, f"{episodes} episodes per step, f of {cost:g} ms")
             out = folder / f"share-{cost:g}-{episodes}"
-            spent = _timed(Costly(cost).problem(), 1, episodes, config.share_steps, "inline", 0, out)
+            spent = _timed(Costly(cost).problem(), 1, episodes, config.share_steps, "inline", 0, out, config.algo)
             for name, seconds in spent.items():
                 parts.setdefault(name, []).append(seconds)
             done += 1
@@ -121,7 +132,7 @@ def runtime(size: Mapping[str, Any], folder: Path, tell: Callable[[int, int, str
 
 
 def _timed(
-    problem: Problem, drivers: int, episodes: int, steps: int, where: str, seed: int, out: Path
+    problem: Problem, drivers: int, episodes: int, steps: int, where: str, seed: int, out: Path, algo: str
 ) -> dict[str, float]:
     """Seconds per step of collecting, training and broadcasting, each by its own timer in the main process as in the thesis.
 
@@ -133,6 +144,7 @@ def _timed(
         settings["runtime.step_timeout"] = 600.0  # many more processes than cores make slow steps
     learnt = learn(
         problem,
+        algo=algo,
         drivers=drivers,
         episodes=episodes,
         steps=steps + 1,
@@ -151,7 +163,7 @@ def _timed(
 
 def collecting_seconds(problem: Problem, drivers: int, episodes: int, steps: int, out: Path) -> float:
     """Seconds per training step in which `drivers` processes collect."""
-    return _timed(problem, drivers, episodes, steps, "processes", 0, out)["collecting"]
+    return _timed(problem, drivers, episodes, steps, "processes", 0, out, ALGO)["collecting"]
 
 
 def whole(learnt: Learnt, steps: int) -> Learnt:
