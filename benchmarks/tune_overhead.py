@@ -83,7 +83,9 @@ def runs(trials: int, folder: Path) -> dict[str, Any]:
     began = time.monotonic()
     for trial in study.trials:
         settings = dict(study.plan.settings(trial.settings, study.plan.tune_seeds[0]))
-        settings["algo.learning_rate"] *= 1.001  # a rate is part of the compiled code: each run compiles, as in the study
+        settings["algo.learning_rate"] *= (
+            1.001  # a rate is part of the compiled code: each run compiles, as in the study
+        )
         RunHandle.start(SAME["env"], out=folder / "alone" / str(trial.number), **settings).wait()
     alone = time.monotonic() - began
     each = (in_study - few) / (trials - FEW) - alone / trials
