@@ -61,8 +61,8 @@ def _one(env: str, goal: float, steps: int, words: Sequence[str], seed: int) -> 
 
 def generic(quick: bool) -> Result:
     """PPO on eight environments, one core each, with candidates for those without an entry of their own: seconds and steps to a
-    score, and the greedy return after a fixed number of steps; medians of three seeds. The choice was made on other seeds, 0 to 2 among them;
-    these are seeds 3 to 5."""
+    score, and the greedy return after a fixed number of steps; medians of three seeds. The choice was made on other seeds, 0 to 2
+    among them."""
     seeds = (3,) if quick else (3, 4, 5)
     envs = ENVS[:2] if quick else ENVS
     jobs = [(env, name, seed) for env in envs for name in CANDIDATES for seed in seeds]
