@@ -104,7 +104,7 @@ def samplers(size: Mapping[str, Any], folder: Path, tell: Tell) -> dict[str, Any
 
 
 def _beside(problem: Problem, algo: str, config: SamplersConfig, seed: int, out: Path) -> Learnt:
-    """A run of another algorithm with its defaults, as many updates as the samplers have, or so many evaluations."""
+    """A run of another algorithm with its defaults: with as many updates as the samplers have, or by evaluations."""
     if algo == FEW:
         return learn(problem, algo=algo, budget=config.evaluations, seed=seed, out=out)
     learnt = learn(problem, algo=algo, steps=config.steps, episodes=config.episodes, seed=seed, out=out)

@@ -12,12 +12,12 @@ from typing import Any
 import numpy as np
 
 from shoal import launch
-from shoal.core.blueprint import named_leaves
 from shoal.core.errors import BadInput, RunFailed
 from shoal.core.program import Report
 from shoal.experiment import Plan, merge, resolve, runtime_of
 from shoal.launch.compose import initial_state, make_algorithm
 from shoal.optimize import frugal, limits
+from shoal.optimize.averaging import Laws
 from shoal.optimize.choice import choose
 from shoal.optimize.judge import (
     CHOOSING,
@@ -32,7 +32,7 @@ from shoal.optimize.judge import (
     reported,
     reporting_conditions,
 )
-from shoal.optimize.law import Law, Weights
+from shoal.optimize.law import Law
 from shoal.optimize.learnt import Learnt
 from shoal.optimize.mdp import ProblemSource
 from shoal.optimize.problem import Problem
@@ -41,7 +41,6 @@ from shoal.optimize.truth import Scores
 from shoal.run.folder import RunFolder
 
 EPISODES = 30  # of an update, by default
-MEMORY = 0.8  # share of the averaged weights kept at each look: the last fifty updates count most
 HOPELESS = 10  # updates without a finished episode after which training gives up
 
 # A law must be exact, not only good: the learning rate falls to 1 %, and the policy's spread depends on the state. Actions
@@ -347,41 +346,6 @@ class Finished:
             )  # to get an error message here: the drivers keep theirs
             tried = report.version * self._episodes
             raise RunFailed(f"{self._problem.name} failed in all of {tried} episodes: {_why(self._problem)}")
-
-
-class Laws:
-    """Makes laws from a training's states."""
-
-    def __init__(self, plan: Plan, problem: Problem, time_steps: int) -> None:
-        self._algorithm, self._net = make_algorithm(plan), plan.net
-        self._problem, self._time_steps = problem, time_steps
-        self._sums: dict[str, np.ndarray] = {}
-        self._weight = 0.0
-
-    def of(self, state: Any) -> Law:
-        """The law with the weights of this state alone."""
-        return self._law(named_leaves(self._algorithm.actor_state(state)))
-
-    def averaged(self, state: Any) -> Law:
-        """The law with a running mean of the weights of all states given here.
-
-        Each update jumps with the noise of its few episodes; the mean over the last looks does not (Polyak and Juditsky 1992).
-        """
-        arrays = named_leaves(self._algorithm.actor_state(state))
-        self._weight = MEMORY * self._weight + 1.0
-        for name, array in arrays.items():
-            self._sums[name] = MEMORY * self._sums.get(name, 0.0) + np.asarray(array, np.float64)
-        return self._law({n: np.asarray(s / self._weight, np.float32) for n, s in self._sums.items()})
-
-    def _law(self, arrays: dict[str, np.ndarray]) -> Law:
-        net = self._net
-        meta = {
-            "activation": net.activation,
-            "time_steps": self._time_steps,
-            "own_scale": "params/policy/log_std" in arrays,
-            "bounded": net.bounded,
-        }
-        return Law(self._problem, Weights.of(arrays, net.activation), self._time_steps, meta)
 
 
 def learn_to_optimize(
