@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
@@ -104,6 +105,7 @@ def main() -> None:
     parser.add_argument("--trials", type=int, default=None)
     told = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="tune-overhead-") as folder:
+        os.environ["SHOAL_CACHE"] = f"{folder}/cache"  # or runs of an earlier measurement would not compile
         made = (
             instant(told.trials or 1000, Path(folder))
             if told.what == "instant"
