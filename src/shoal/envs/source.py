@@ -205,7 +205,7 @@ def find(target: Any, backend: str = "auto") -> Source:
 
 
 def own_id(source: Source) -> str | None:
-    """The id under which Shoal knows this environment. None for a user's own, whatever it is called."""
+    """The id under which Shoal knows this environment. None for a user's own, even one of the same name."""
     if isinstance(source.target, str) and ":" not in source.target:
         return source.name
     env = source.jax_env() if source.backend == "jax" else None

@@ -310,7 +310,7 @@ class DatagramServer(asyncio.DatagramProtocol):
     def _tick(self) -> None:
         try:
             self._send(self.hub.tick(self._clock()))
-        finally:  # whatever happens, the next incomplete push is flushed in time
+        finally:  # after an error too, the next incomplete push is flushed in time
             self._timer = asyncio.get_running_loop().call_later(SETTLE, self._tick)
 
     def _send(self, datagrams: list[tuple[bytes, Any]]) -> None:
