@@ -1,6 +1,7 @@
 """Genkidama's experiments: A3C on one machine, a parent with two children over alpha and beta, both compared, and variants.
 
-Each training is a `shoal train` or a `shoal federation local` in its own process, as a user would start it.
+Each training is a `shoal train` or a `shoal federation local` in its own process, as a user would start it; those of `grid` are
+lanes of one compiled function (`federation.lanes`).
 """
 
 from __future__ import annotations
@@ -10,7 +11,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from shoal.core.config import Fraction, NonNegative, Positive, build
+from shoal.run.files import pretty, write_atomically
 from shoal.run.folder import read_json, ways
 from shoal.run.sinks import read_metrics
 from shoal.run.timeline import series, timeline
@@ -95,6 +99,30 @@ class VariantsConfig:
     """runs of each"""
 
 
+@dataclass(frozen=True, kw_only=True)
+class LaneGridConfig:
+    """Federations over a grid of alpha and beta, as lanes of one compiled function: environments that are written in JAX."""
+
+    envs: dict[str, int]
+    """environment ids, and the environment steps of each federation over all children"""
+    alphas: tuple[Fraction, ...]
+    """how far the parent moves towards a child"""
+    betas: tuple[Fraction, ...]
+    """how far a child moves towards the parent"""
+    children: Positive = 2
+    """number of children, all equally fast"""
+    settings: dict[str, Any]
+    """settings that all children share, by environment id, or `*`"""
+    every: Positive = 1
+    """updates of a child between two exchanges"""
+    points: Positive = 8
+    """evaluations along the budget"""
+    eval_episodes: Positive = 50
+    """greedy episodes of each evaluation"""
+    seeds: Positive = 1
+    """federations of each"""
+
+
 def alone(size: Mapping[str, Any], folder: Path, tell: Tell) -> dict[str, Any]:
     """Train once for each row and seed; evaluate each run's last weights."""
     config = build(AloneConfig, size)
@@ -143,6 +171,48 @@ def variants(size: Mapping[str, Any], folder: Path, tell: Tell) -> dict[str, Any
     figures = [_curves(env, runs, f"curves-{env}" if several else "curves") for env, runs in found.items()]
     rows = _rows(named, exchanges="exchanges", bytes_up="bytes_up")
     return {"rows": rows, "figures": [*figures, *_spreads(named)], "notes": []}
+
+
+def grid(size: Mapping[str, Any], folder: Path, tell: Tell) -> dict[str, Any]:
+    """Compare pairs of alpha and beta on each environment; report the return along the budget and at its end.
+
+    The scores of a finished pair are kept in `folder`, so that an interrupted experiment goes on.
+    """
+    from shoal.federation.lanes import Lanes
+    from shoal.federation.rules.alpha_beta import AlphaBeta
+
+    config = build(LaneGridConfig, size)
+    pairs = [(alpha, beta) for alpha in config.alphas for beta in config.betas]
+    rows: list[dict[str, Any]] = []
+    for place, (env, steps) in enumerate(config.envs.items()):
+        lanes: Lanes | None = None
+        for number, (alpha, beta) in enumerate(pairs):
+            tell(place * len(pairs) + number, len(config.envs) * len(pairs), f"{env}, {_pair(alpha, beta)}")
+            kept = folder / f"{place}-alpha-{alpha:g}-beta-{beta:g}-{config.seeds}.json"
+            if not kept.is_file():
+                lanes = lanes or Lanes(
+                    env,
+                    {**config.settings.get("*", {}), **config.settings.get(env, {})},
+                    steps=steps,
+                    children=config.children,
+                    seeds=range(config.seeds),
+                    episodes=config.eval_episodes,
+                )
+                found = lanes.compare(AlphaBeta(alpha=alpha, beta=beta), every=config.every, points=config.points)
+                kept.parent.mkdir(parents=True, exist_ok=True)
+                write_atomically(kept, pretty({"scores": found.tolist()}))
+            scores = np.array(read_json(kept)["scores"])
+            values = {
+                "along": scores.mean(axis=1).tolist(),
+                "end": scores[:, -1].tolist(),
+                "worst": [scores[:, -1].min()],
+            }
+            rows.append({"keys": {"way": _pair(alpha, beta), "env": env}, "values": values})
+    notes = [
+        f"{config.children} equally fast children, an exchange every {config.every} update{'s' * (config.every > 1)}, without"
+        " sockets: the result does not depend on the machine's load"
+    ]
+    return {"rows": rows, "figures": [], "notes": notes}
 
 
 def _alone(
@@ -321,4 +391,5 @@ RUNNERS: dict[str, Callable[[Mapping[str, Any], Path, Tell], dict[str, Any]]] = 
     "blend": blend,
     "versus": versus,
     "variants": variants,
+    "grid": grid,
 }
