@@ -33,3 +33,16 @@ def test_a_tracker_goes_on_where_its_snapshot_was_taken() -> None:
     assert not list(one.take(**half))
     other.restore(one.snapshot())
     assert [e.ret for e in other.take(**end)] == [e.ret for e in one.take(**end)] == [2.0, 4.0]
+
+
+def test_several_unrolls_at_once_are_one_after_the_other() -> None:
+    rng = np.random.default_rng(0)
+    unrolls, rows_, columns = 5, 7, 3
+    boundary, valid = rng.random((unrolls, rows_, columns)) < 0.3, rng.random((unrolls, rows_, columns)) < 0.9
+    flat = np.vstack([np.ones((1, columns), bool), boundary.reshape(-1, columns)])
+    first = np.stack([flat[u * rows_ : (u + 1) * rows_ + 1] for u in range(unrolls)])  # a row more than the others
+    reward = rng.integers(-5, 5, (unrolls, rows_, columns)).astype(np.float32)
+    one, other = EpisodeTracker(columns), EpisodeTracker(columns)
+    expected = [list(one.take(reward[u], boundary[u], valid[u], first[u])) for u in range(unrolls)]
+    assert other.take_unrolls(reward, boundary, valid, first) == expected and sum(map(len, expected)) > 10
+    assert all(np.array_equal(a, b) for a, b in zip(one.snapshot().values(), other.snapshot().values(), strict=True))

@@ -9,6 +9,7 @@ import re
 import shutil
 import time
 from collections.abc import Mapping
+from functools import cache
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -174,6 +175,17 @@ def _refuse_used(path: Path) -> None:
 
 def describe_machine() -> dict[str, Any]:
     """Package versions and hardware, found without importing the packages."""
+    return {
+        "versions": dict(_versions()),
+        "cpu": _cpu_model(),
+        "cores": cores(),
+        "memory_gb": _memory_gb(),
+        "platform": platform.platform(),
+    }
+
+
+@cache
+def _versions() -> dict[str, str]:
     from shoal import __version__
 
     versions = {"python": platform.python_version(), "shoal": __version__}
@@ -182,13 +194,7 @@ def describe_machine() -> dict[str, Any]:
             versions[package] = metadata.version(package)
         except metadata.PackageNotFoundError:
             continue
-    return {
-        "versions": versions,
-        "cpu": _cpu_model(),
-        "cores": cores(),
-        "memory_gb": _memory_gb(),
-        "platform": platform.platform(),
-    }
+    return versions
 
 
 def _cpu_model() -> str:

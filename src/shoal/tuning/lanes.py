@@ -1,8 +1,9 @@
 """Lanes: trials that train side by side in one compiled function.
 
 Lanes of one program share all shapes; only numbers vary, which the compiled function takes as arguments. A lane computes the same
-as a run under `fused` and writes the same run folder, so that `shoal train --resume` continues it. When only a quarter of the
-lanes is left, they are packed into a narrower program. Widths are powers of two, so that few programs are compiled.
+as a run under `fused` and writes the same run folder, so that `shoal train --resume` continues it. Lanes are dealt out to as many
+packs as there are cores, which train at the same time. When only a quarter of the lanes is left, they are packed into narrower
+programs. Widths are powers of two, so that few programs are compiled.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import dataclasses
 import time
 from collections import deque
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,13 +29,15 @@ from shoal.core.program import Episode
 from shoal.experiment import Plan
 from shoal.launch.compose import make_blueprint
 from shoal.learning.soundness import SOUND
+from shoal.process.limits import cores
 from shoal.run.checkpoints import Checkpoints
 from shoal.run.folder import RunFolder
-from shoal.runtimes.fused import FusedSession, Loop, Seen, one_update
+from shoal.runtimes.fused import FusedSession, Loop, Seen, one_update, side_by_side
 from shoal.tuning.phases import WINDOW, Phase
 
 VARIES = ("learning_rate", "gamma", "lam", "entropy", "clip")  # fields that are only used in arithmetic
 CALL = 16  # most updates per call
+KEYS = 16 * CALL  # updates whose keys are made at once, which takes hardly longer than for one call
 
 
 class LaneProgram:
@@ -45,10 +49,8 @@ class LaneProgram:
         names = {f.name for f in dataclasses.fields(self._plan.algo)}
         self._varies = tuple(name for name in VARIES if name in names)
         self._fresh: dict[int, Loop] = {}  # by seed: the same for all configurations
-        self._packed: list[Lane] = []
-        self._loops: Any = None  # of `_packed`, stacked, and padded to the width
-        self._held: Any = None  # the same in NumPy, on demand: taking one lane's part costs no device calls there
-        self._compiled = jax.jit(self._call)
+        self._packs: list[Pack] = []
+        self._programs: dict[int, Any] = {}  # compiled functions by width
 
     def start(self, folder: Path, given: Mapping[str, Any], *, go_on: bool) -> Lane:
         """Start the run with these nested settings, or resume the one in `folder`."""
@@ -73,22 +75,12 @@ class LaneProgram:
         """Train these lanes for a few updates, up to the next end of a phase in any of them."""
         self._pack(lanes)
         updates = min(CALL, *(lane.updates_left(self._phase) for lane in lanes))
-        width = len(self._loops.first)
-        padded = [lanes[min(i, len(lanes) - 1)] for i in range(width)]
-        keys, progress = (np.stack(arrays) for arrays in zip(*(lane.inputs() for lane in padded), strict=True))
-        varied = {
-            name: np.array([getattr(lane.plan.algo, name) for lane in padded], np.float32) for name in self._varies
-        }
-        began = time.monotonic()
-        self._held = None
-        self._loops, seen, sound = self._compiled(self._loops, varied, keys, progress, np.int32(updates))
-        seen, sound = jax.tree.map(np.asarray, (seen, sound))
-        took = (time.monotonic() - began) / updates
-        for i, lane in enumerate(lanes):
-            lane.take(jax.tree.map(lambda x, i=i: x[i, :updates], seen), sound[i, :updates], took)
-            if lane.over:
-                lane.loop = self._loop_of(i)
-                lane.end("budget")
+        width = self._packs[0].width
+        if width not in self._programs:
+            given = self._packs[0].arguments(self._varies, updates)
+            self._programs[width] = jax.jit(self._call).lower(*given).compile()
+        program = self._programs[width]
+        side_by_side([partial(pack.train, program, self._varies, updates) for pack in self._packs])
 
     def _call(
         self, loops: Any, varied: dict[str, Any], keys: Any, progress: Any, updates: Any
@@ -118,31 +110,69 @@ class LaneProgram:
         return jax.vmap(lane)(loops, varied, keys, progress)
 
     def _pack(self, lanes: list[Lane]) -> None:
-        """Stack the loops of these lanes; lanes that are no longer packed keep their own loop."""
-        if lanes == self._packed:
+        """Deal these lanes out to packs; lanes that are no longer packed keep their own loop."""
+        packed = [lane for pack in self._packs for lane in pack.lanes]
+        if lanes == packed:
             return
-        for i, lane in enumerate(self._packed):
-            if lane.loop is None:
-                lane.loop = self._loop_of(i)
-        width = 0 if self._loops is None else len(self._loops.first)
-        if len(lanes) > width or 4 * len(lanes) <= width:  # every width is compiled separately
-            width = 1 << (len(lanes) - 1).bit_length()
+        for pack in self._packs:
+            pack.release()
+        each = -(-len(lanes) // min(cores(), len(lanes)))
+        width = self._packs[0].width if self._packs else 0
+        if each > width or 4 * each <= width:  # every width is compiled separately
+            width = 1 << (each - 1).bit_length()
+        self._packs = [Pack(lanes[at : at + each], width) for at in range(0, len(lanes), each)]
+
+    def loop_of(self, lane: Lane) -> Loop:
+        """The loop of a packed lane."""
+        return next(pack.loop_of(pack.lanes.index(lane)) for pack in self._packs if lane in pack.lanes)
+
+
+class Pack:
+    """Lanes whose loops are stacked, and padded with copies of the last one to `width`."""
+
+    def __init__(self, lanes: list[Lane], width: int) -> None:
+        self.lanes, self.width = lanes, width
         loops = [lane.loop for lane in lanes]
         loops += [loops[-1]] * (width - len(loops))
         self._loops = jax.tree.map(lambda *leaves: np.stack(leaves), *loops)
-        self._packed, self._held = lanes, None
+        self._held: Any = None  # the same in NumPy, on demand: taking one lane's part costs no device calls there
         for lane in lanes:
             lane.loop = None
 
-    def _loop_of(self, index: int) -> Loop:
+    def arguments(self, varies: Sequence[str], updates: int) -> tuple[Any, ...]:
+        """Arguments of the compiled function for the next `updates` updates."""
+        padded = [*self.lanes, *[self.lanes[-1]] * (self.width - len(self.lanes))]
+        inputs = [lane.inputs() for lane in self.lanes]
+        inputs += [inputs[-1]] * (self.width - len(inputs))
+        keys, progress = (np.stack(arrays) for arrays in zip(*inputs, strict=True))
+        varied = {name: np.array([getattr(lane.plan.algo, name) for lane in padded], np.float32) for name in varies}
+        return self._loops, varied, keys, progress, np.int32(updates)
+
+    def train(self, program: Any, varies: Sequence[str], updates: int) -> None:
+        """Train the lanes for `updates` updates; those whose budget is spent end."""
+        given = self.arguments(varies, updates)
+        began = time.monotonic()
+        self._held = None
+        self._loops, seen, sound = program(*given)
+        seen, sound = jax.tree.map(np.asarray, (seen, sound))
+        took = (time.monotonic() - began) / updates
+        for i, lane in enumerate(self.lanes):
+            lane.take(jax.tree.map(lambda x, i=i: x[i, :updates], seen), sound[i, :updates], took)
+            if lane.over:
+                lane.loop = self.loop_of(i)
+                lane.end("budget")
+
+    def loop_of(self, index: int) -> Loop:
         if self._held is None:
             self._held = jax.tree.map(np.asarray, self._loops)
         found: Loop = jax.tree.map(lambda x: x[index], self._held)
         return found
 
-    def loop_of(self, lane: Lane) -> Loop:
-        """The loop of a packed lane."""
-        return self._loop_of(self._packed.index(lane))
+    def release(self) -> None:
+        """Give each lane its own loop back."""
+        for i, lane in enumerate(self.lanes):
+            if lane.loop is None:
+                lane.loop = self.loop_of(i)
 
 
 class Lane:
@@ -167,6 +197,7 @@ class Lane:
         self.loop: Loop | None = loop
         self.code: int | None = None
         self.reason = ""
+        self._keys, self._keys_from = np.zeros((0, 3, 2), np.uint32), 0  # of updates to come, and the first of them
         self._rows: list[dict[str, Any]] = []
         self._episodes, self._seconds = int(meta.get("episodes", 0)), float(meta.get("seconds", 0.0))
         self._recent, self._bad = deque(recent, maxlen=WINDOW), 0
@@ -194,17 +225,20 @@ class Lane:
 
     def inputs(self) -> tuple[np.ndarray, np.ndarray]:
         """Keys [CALL, 3, 2] and progress [CALL] of the next updates, the same as under `fused`."""
-        blueprint, keys = self._blueprint, np.zeros((CALL, 3, 2), np.uint32)
-        for i, path in enumerate(((ACTING, 0), (LEARNING,), (STARTS, 0))):
-            keys[:, i] = keys_in_a_row(blueprint.seed, *path, first=self.version, count=CALL)
+        blueprint = self._blueprint
+        if not 0 <= self.version - self._keys_from <= len(self._keys) - CALL:
+            paths = ((ACTING, 0), (LEARNING,), (STARTS, 0))
+            rows = [keys_in_a_row(blueprint.seed, *path, first=self.version, count=KEYS) for path in paths]
+            self._keys, self._keys_from = np.stack(rows, axis=1), self.version
+        keys = self._keys[self.version - self._keys_from :][:CALL]
         made = self._steps + np.arange(CALL) * blueprint.steps_per_update
         return keys, blueprint.progress_at(made).astype(np.float32)
 
     def take(self, seen: Seen, sound: np.ndarray, took: float) -> None:
         """Take the results of the last call: one line of metrics per update."""
         lines = []
-        for at, fine in enumerate(sound):
-            episodes = list(self.tracker.take(seen.reward[at], seen.boundary[at], seen.valid[at], seen.first[at]))
+        ended = self.tracker.take_unrolls(seen.reward, seen.boundary, seen.valid, seen.first)
+        for episodes, fine in zip(ended, sound, strict=True):
             self.version += 1
             self._seconds += took
             self._episodes += len(episodes)
