@@ -243,7 +243,7 @@ def train(
         plan,
         out=out,
         resume=folder,
-        weights=under(_weights_of(start_from).arrays, "state/") if start_from is not None else None,
+        weights=_beginning(start_from) if start_from is not None else None,
         driver=driver,
         callbacks=callbacks,
         after=functools.partial(_look_back, report) if plan.settings.eval_episodes or report else None,
@@ -308,9 +308,11 @@ def load(path: str | Path, env: Any = None) -> Run:
     return Run(folder, plan, summary)
 
 
-def _weights_of(path: str | Path) -> Loaded:
+def _beginning(path: str | Path) -> dict[str, Any]:
+    """The leaves of a run's state that another run begins with: all but the optimiser's moments."""
     folder = RunFolder.open(path)
-    return Checkpoints(folder.checkpoints, on_alert=say).load(folder.checkpoint or "last")
+    loaded = Checkpoints(folder.checkpoints, on_alert=say).load(folder.checkpoint or "last")
+    return {name: leaf for name, leaf in under(loaded.arrays, "state/").items() if not name.startswith("moments/")}
 
 
 def tune(

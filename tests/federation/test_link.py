@@ -50,6 +50,26 @@ def test_training_goes_on_while_an_exchange_is_under_way() -> None:
     assert len(link.milliseconds) == 20 and link.bytes_up > 19 * 32
 
 
+@pytest.mark.parametrize("ended", [True, False])
+def test_a_child_that_exchanges_rarely_hears_of_the_end(ended: bool) -> None:
+    """The parent closes the connection between two exchanges: for good, or because it was stopped and will be resumed."""
+    hub = make_hub(alpha=1.0)
+    with serving(hub) as url:
+        link = Link(url, make_courier())
+        link.__enter__()
+        link.give(None)
+        assert link.take(None) is not None
+        hub.stop = ended
+    link.give(update(1))
+    if ended:
+        got = link.take(60.0)
+        assert got is not None and got.stop and got.weights is None
+        until(lambda: not link._thread.is_alive())
+    else:
+        assert link.take(0.5) is None and link._thread.is_alive(), "it waits for its parent"
+    link.close()
+
+
 def port_of(url: str) -> Address:
     return address_of(url.removeprefix("ws://"))
 

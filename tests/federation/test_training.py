@@ -12,13 +12,16 @@ from families import A2C, DQN, ENVS, PPO, RUN, UNROLL, parent_of, train
 
 import shoal
 from shoal import launch
+from shoal.core.blueprint import named_leaves
 from shoal.core.errors import BadInput
 from shoal.experiment import resolve
 from shoal.federation import Parent
-from shoal.federation.child import planned
+from shoal.federation.child import first_leaves, planned
+from shoal.federation.courier import Exchanged
 from shoal.federation.hub import Hub
 from shoal.federation.ledger import updates_of
 from shoal.federation.settings import FederationConfig
+from shoal.launch.compose import make_blueprint
 
 STEPS = 6 * UNROLL * ENVS
 SAME = {"alpha": 1.0, "beta": 1.0}
@@ -133,6 +136,19 @@ def test_a_resumed_parent_goes_on_and_its_version_never_goes_back(tmp_path: Path
     assert second.parent.plan.settings.algo == "ppo" and second.parent.config == first.parent.config
 
 
+def test_schedules_of_a_child_begin_at_the_parents_share_of_the_budget(tmp_path: Path) -> None:
+    """A child that joins late, or a resumed parent: the learning rate must not rise again."""
+    first = train(tmp_path / "first", {"one": {}}, algo=PPO, steps=STEPS)
+    begun, ended = (first.children["one"].result.state, first.parent.hub.welcome("two"))
+    assert begun is not None and float(begun.progress) < 1.0 and ended.spent == 1.0
+    again = resumed(tmp_path / "first" / "parent")
+    second = train(tmp_path / "second", {"two": {}}, env=None, algo=None, net=None, steps=4 * STEPS, **again)
+    state = second.children["two"].result.state
+    updates = second.children["two"].result.summary["updates"]
+    assert state is not None and second.parent.hub.welcome("three").spent == 1.0
+    assert float(state.progress) == pytest.approx(0.25 + (updates - 1) * UNROLL * ENVS / (4 * STEPS))
+
+
 def test_a_resumed_parent_tells_its_children_the_same(tmp_path: Path) -> None:
     federation = FederationConfig(rule="staleness", encoding="float16", every_updates=2, eval_every=0)
     about: dict[str, Any] = {"federation": federation, "rule": {"alpha": 0.25}, "algo": {"name": "a2c", "gamma": 0.9}}
@@ -194,6 +210,24 @@ def test_moments_travel(tmp_path: Path) -> None:
     assert learnt is not None
     for name, vector in family.parent.vectors.moments_of(learnt).items():
         np.testing.assert_array_equal(state.moments[name], vector)
+
+
+def test_a_late_child_begins_with_the_moments_and_their_count(tmp_path: Path) -> None:
+    """Adam divides young moments by 1 - b^count: a count of 0 beside old moments would make its first steps too small."""
+    federation = FederationConfig(every_updates=1, eval_every=0, moments="travel")
+    family = train(tmp_path, {"one": {}}, algo=PPO, steps=STEPS, federation=federation, rule=SAME)
+    state, vectors = family.parent.hub.state, family.parent.vectors
+    begun = Exchanged(state.version, state.weights, state.normaliser, state.moments)
+    leaves = first_leaves(vectors, begun)
+    counts = {name: int(leaf) for name, leaf in leaves.items() if name.startswith("moments/") and leaf.ndim == 0}
+    assert counts and set(counts.values()) == {state.version}
+    second = parent_of(tmp_path / "late", algo=PPO, steps=STEPS, federation=federation, rule=SAME)
+    plan, _ = planned(second.hub.welcome("two"), {"runtime": "inline", "actors": 1, "envs": ENVS}, "two", False)
+    learner = make_blueprint(plan, None, leaves, driven=True).initial_state()
+    for name, vector in vectors.moments_of(learner).items():
+        np.testing.assert_array_equal(vector, state.moments[name])
+    assert {int(leaf) for name, leaf in named_leaves(learner).items() if name in counts} == {state.version}
+    assert not any(name.startswith("moments/") for name in first_leaves(vectors, begun._replace(moments={})))
 
 
 def test_moments_travel_only_where_all_workers_share_them(tmp_path: Path) -> None:

@@ -135,6 +135,10 @@ def _local(words: list[str]) -> int:
         **given,
         **about,
     )
+    needed = parent.hub.federation.rule.quorum
+    if needed > count:
+        parent.folder.discard()
+        raise BadInput(f"--rule {parent.config.rule} needs the pushes of {needed} children, and --children is {count}")
     try:
         with parent, LocalChildren(count, parent.folder.folder.path / "children", flags, say, slow) as children:
             asked.write(parent.folder.folder)

@@ -49,6 +49,7 @@ class Blueprint:
     start: int = 0  # the version to resume from
     spent: int = 0  # environment steps made up to `start`, possibly with another batch size
     horizon: int = 0  # environment steps over which schedules run; 0 is the budget
+    ahead: int = 0  # environment steps that schedules count beside the run's own: others had made them when it began
     state: Mapping[str, np.ndarray] = field(default_factory=dict)  # saved learner leaves by name; the rest start fresh
     snapshots: Mapping[str, Mapping[str, np.ndarray]] = field(default_factory=dict)  # by role, for exact resume
     pure_env: Any = None  # the environments as pure functions, for `fused`
@@ -83,7 +84,9 @@ class Blueprint:
 
     def progress_at(self, made: Any) -> Any:
         """Progress of the schedules after these environment steps, a number or an array of them."""
-        return np.minimum(made / self.horizon, 1.0) if self.horizon else made / max(1, self.budget)
+        if self.horizon or self.ahead:
+            return np.minimum((made + self.ahead) / (self.horizon or self.budget), 1.0)
+        return made / max(1, self.budget)
 
     @property
     def batch(self) -> int:

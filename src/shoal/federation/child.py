@@ -137,6 +137,7 @@ def _train(
         plan,
         out=RunFolder.create(out, plan.source.name, plan.settings.algo, child),
         weights=first_leaves(vectors, begun),
+        ahead=welcome.spent,
         driver=driver,
         quiet=quiet,
     )
@@ -174,10 +175,15 @@ def check_same(welcome: wire.Welcome, vectors: StateVectors, plan: Plan) -> None
 
 
 def first_leaves(vectors: StateVectors, begun: Exchanged) -> dict[str, np.ndarray]:
-    """Leaves of the state that a child begins with. Weights that no child has changed yet do not count as trained."""
+    """Leaves of the state that a child begins with. Weights that no child has changed yet do not count as trained.
+
+    Moments that travel come with a count of updates: without it an optimiser would correct them as if they had just begun.
+    """
     assert begun.weights is not None
-    leaves = vectors.leaves(begun.weights, begun.normaliser, {})
-    return leaves if begun.version else {name: leaf for name, leaf in leaves.items() if name != "step"}
+    leaves = vectors.leaves(begun.weights, begun.normaliser, begun.moments)
+    if not begun.version:
+        return {name: leaf for name, leaf in leaves.items() if name != "step"}
+    return {**leaves, **vectors.counters(begun.version if begun.moments else 0)}
 
 
 def _say(message: str) -> None:

@@ -36,6 +36,10 @@ class Lost(ShoalError):
     """The connection failed; the next welcome says whether the last push was applied."""
 
 
+class Over(Lost):
+    """The parent has ended the training, and closed its connections for that reason."""
+
+
 class Refusal(BadInput):
     """The parent refused, and nothing changed there."""
 
@@ -130,7 +134,10 @@ class Client:
             await self._connection.close(sockets.POLICY, violation.reason)
             raise Lost(f"the parent broke the protocol: {violation}") from None
         except ConnectionClosed as error:
-            if error.rcvd is not None and error.rcvd.reason == "superseded":
+            reason = "" if error.rcvd is None else error.rcvd.reason
+            if reason == sockets.OVER:
+                raise Over("the parent has ended the training") from None
+            if reason == "superseded":
                 raise Refusal(
                     wire.Refused(reason="superseded", message="a newer connection of this child took its place")
                 ) from None

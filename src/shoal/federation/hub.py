@@ -80,6 +80,7 @@ class Hub:
         self.watchers: set[Session] = set()  # connections that only ask for the status
         self.open = self.greeting = 0  # open connections, and those that have not said hello
         self.stop = False  # pushes are no longer applied, and answers tell children to stop
+        self.spent: Callable[[State], float] = lambda now: 0.0  # share of the budget in [0, 1]
         self.heard: Callable[[wire.Push], None] = lambda push: None  # called with every applied push
         self.greeted: Callable[[wire.Hello], None] = lambda hello: None  # called with every child that joins
         self._links: dict[str, Links] = {}
@@ -201,6 +202,7 @@ class Hub:
             normaliser=0 if now.normaliser is None else len(now.normaliser.mean),
             moments=tuple(now.moments),
             zstd=HAS_ZSTD,
+            spent=self.spent(now),
             settings=dict(federation.settings),
         )
 

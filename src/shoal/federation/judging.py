@@ -44,16 +44,18 @@ class Judging:
         self._snapshot: State | None = None  # under evaluation now
         self._began = self._pause_until = 0.0
         self._next = every  # updates at which the next evaluation is due
+        self._looked = -1  # version of the newest snapshot whose evaluation has begun
         self.failed = False
         self.last: float | None = None
 
     def look(self, state: State, *, wanted: bool) -> Judged | None:
-        """Begin an evaluation if one is due or `wanted`; the result of one that has just ended, or None."""
+        """Begin an evaluation if one is due or `wanted`, unless it would be of the same weights as the one before; the result
+        of one that has just ended, or None."""
         if self.failed:
             return None
         try:
             if self._snapshot is None:
-                if wanted or (self._every and updates_of(state) >= self._next):
+                if state.version > self._looked and (wanted or (self._every and updates_of(state) >= self._next)):
                     self._begin(state, wanted)
                 return None
             played = self._evaluator.look()
@@ -68,6 +70,10 @@ class Judging:
         self._pause_until, self.last = now + (now - self._began), judged.ret
         return judged
 
+    def knows(self, state: State) -> bool:
+        """Whether the evaluation of these weights has ended."""
+        return self._snapshot is None and state.version <= self._looked
+
     def _begin(self, state: State, wanted: bool) -> None:
         now = time.monotonic()
         if now < self._pause_until and not wanted:
@@ -76,4 +82,5 @@ class Judging:
         seed = int(key_data(self._seed, CHECKING, self._number)[0])
         self._evaluator.begin(self._algorithm.actor_state(learner), EPISODES, sample=self._sample, seed=seed)
         self._snapshot, self._began, self._number = state, now, self._number + 1
+        self._looked = state.version
         self._next = updates_of(state) + self._every

@@ -27,7 +27,7 @@ from urllib.parse import urlsplit
 
 from shoal.core.errors import BadInput, RunFailed, ShoalError
 from shoal.federation.addresses import Address
-from shoal.federation.client import Client, Listener, Lost, Refusal, join
+from shoal.federation.client import Client, Listener, Lost, Over, Refusal, join
 from shoal.federation.courier import Courier, Exchanged, Update
 from shoal.federation.datagrams import DatagramClient, key_of
 from shoal.federation.timeouts import AdaptiveTimeout, backoff
@@ -183,6 +183,11 @@ class Link:
                     self._bytes, self._client = (self.bytes_up, self.bytes_down), None
                     await self._close_udp()
                     await client.close()
+            except Over:  # it closed the connection between two exchanges; they are rare with some settings
+                if not self._joined.done():
+                    raise
+                self._results.put(Exchanged(0, None, stop=True))
+                return
             except Lost:
                 if not self._joined.done() and listener is None:
                     raise

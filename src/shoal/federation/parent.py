@@ -89,6 +89,8 @@ class Parent:
         given = {name: value for name, value in settings.items() if value is not None}
         self.plan = planned(env, None if known is None else known.plan(given), given, self.config)
         check_sinks(self.plan.settings.sinks)
+        if self.plan.settings.until_eval is not None and not self.config.eval_every:
+            raise BadInput(f"--until-eval {self.plan.settings.until_eval:g} needs evaluations, and --eval-every is 0")
         settle_process()
         first = initial_state(self.plan)
         self.vectors = StateVectors(first, moments=self.config.moments == "travel")
@@ -133,6 +135,7 @@ class Parent:
         self.hub = Hub(about, start, Guard(limits or Limits(), tokens))
         if restored is not None:
             self.hub.recount(restored.counts)
+        self.hub.spent = self._share
         self._snapshots = Snapshots(self.config.path_every, start)
         self._heard: queue.SimpleQueue[AppliedPush] = queue.SimpleQueue()
         self.hub.heard = self._take
@@ -249,6 +252,8 @@ class Parent:
                 written = now
                 self._write(state, now)
             self._show(state, now)
+            if state.memory.pending and state.awaited < (needed := self.hub.federation.rule.quorum):
+                self._panel.say_once(f"--rule {self.config.rule} changes nothing before {needed} children have joined")
             self._readmit()
             ended = self._over(state, judged)
             if ended == "budget" and self._wants_judgement():
@@ -283,6 +288,11 @@ class Parent:
         if self.config.updates is not None:
             return updates_of(state) >= self.config.updates
         return self.plan.settings.steps is not None and state.steps >= self.plan.settings.steps
+
+    def _share(self, state: states.State) -> float:
+        """Share of the budget that is spent."""
+        done = progress(updates_of(state), self.config.updates, state.steps, self.plan.settings.steps or 1)[1]
+        return min(1.0, done)
 
     def _hear(self, seconds: float) -> None:
         with contextlib.suppress(queue.Empty):
@@ -324,11 +334,12 @@ class Parent:
     def _last_judgement(self) -> str:
         """Evaluate the parent's weights once more after the budget is spent; `solved` if they reach the goal as well."""
         self._serving.call(lambda: setattr(self.hub, "stop", True))
-        while not self._stop.requested and not self._judging.failed:
+        while not (self._stop.requested or self._judging.failed or self._judging.knows(self.hub.state)):
             judged = self._judging.look(self.hub.state, wanted=True)
-            if judged is not None:
+            if judged is not None:  # perhaps of earlier weights, whose evaluation was under way
                 self._note(judged)
-                return "solved" if self._over(self.hub.state, judged) == "solved" else "budget"
+                if self._over(self.hub.state, judged) == "solved":
+                    return "solved"
             self._hear(LOOK)
         return self._stop.why if self._stop.requested else "budget"
 

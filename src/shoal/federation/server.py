@@ -108,7 +108,10 @@ class Server:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         if self._server is not None:
-            self._server.close()
+            if self.hub.stop:
+                self._server.close(code=1000, reason=sockets.OVER)
+            else:
+                self._server.close()
             await self._server.wait_closed()
         await asyncio.gather(*self._averaging, return_exceptions=True)
 
@@ -149,7 +152,8 @@ class Server:
             await self._last_words(connection, session.refuse(violation), violation.reason)
         finally:
             session.closed_by_peer()
-            await asyncio.gather(connection.close(), *closing, return_exceptions=True)
+            reason = sockets.OVER if self.hub.stop else ""
+            await asyncio.gather(connection.close(1000, reason), *closing, return_exceptions=True)
 
     async def _converse(self, connection: Connection, session: Session) -> None:
         limits, loop = self._limits, asyncio.get_running_loop()

@@ -14,6 +14,7 @@ from shoal.federation.wire import Buffer, Violation
 
 CLOSE_SECONDS = 2.0  # for the closing handshake
 POLICY = 1008  # close code of a refusal
+OVER = "over"  # reason with which a parent that has ended the training closes a connection
 
 
 class Openings:

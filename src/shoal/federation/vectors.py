@@ -12,6 +12,8 @@ from shoal.core.blueprint import named_leaves, restore_leaves
 from shoal.core.weights import layout_of, leaf_names, to_vector
 from shoal.federation.normaliser import Counts
 
+COUNTED = 1_000_000  # updates from which a count no longer changes what an optimiser computes
+
 
 class StateVectors:
     """Converter for the states of one algorithm and net. `moments`: whether optimiser moments are exchanged."""
@@ -71,6 +73,13 @@ class StateVectors:
         for group, vector in moments.items():
             found |= self._leaves(f"moments/{group}", vector)
         return found
+
+    def counters(self, updates: int) -> dict[str, np.ndarray]:
+        """Leaves of the state by name: the optimiser's counts of updates, if moments are exchanged and any were made."""
+        if not (self.moments and updates):
+            return {}
+        names = (name for name in leaf_names(self.like) if name.startswith("moments/") and name.endswith("/count"))
+        return {name: np.full((), min(updates, COUNTED), np.int32) for name in names}
 
     def leaves(
         self, weights: np.ndarray, counts: Counts | None, moments: Mapping[str, np.ndarray]

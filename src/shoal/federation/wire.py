@@ -133,6 +133,7 @@ class Welcome(Header, frozen=True):
     normaliser: Count = 0  # observed elements of the normaliser; 0 for none
     moments: Annotated[tuple[Word, ...], Meta(max_length=8)] = ()  # optimiser vectors that are exchanged
     zstd: bool = False  # whether the parent can read zstd
+    spent: Annotated[float, Meta(ge=0.0, le=1.0)] = 0.0  # share of the budget, at which this child's schedules begin
     settings: dict[str, Any] = {}
 
 

@@ -76,10 +76,12 @@ def make_blueprint(
     say: Callable[[str], None] = lambda message: None,
     *,
     driven: bool = False,
+    ahead: float = 0.0,
 ) -> Blueprint:
-    """The blueprint of a run. `loaded` is a checkpoint to resume; `weights` are another run's params and statistics to begin with.
+    """The blueprint of a run. `loaded` is a checkpoint to resume; `weights` are leaves of another run's state to begin with.
 
     A run continues from the environment steps already made, even if an update had another size. `say` reports what starts over.
+    `ahead` is the share of the schedules that others had made when the run began.
     """
     settings, algorithm = plan.settings, make_algorithm(plan)
     steps = algorithm.experience.length * algorithm.task.envs * settings.learners
@@ -99,6 +101,7 @@ def make_blueprint(
         start=start,
         spent=spent,
         horizon=settings.schedule_steps or 0,
+        ahead=round(ahead * (settings.schedule_steps or settings.steps)),
         state=resumed_state(plan, algorithm, loaded, say) if loaded else {},
         snapshots=resumed_parts(plan, loaded, say) if loaded else {},
         starts=plan.source.starts(algorithm, plan.actors),
@@ -117,7 +120,7 @@ def make_blueprint(
                 raise BadInput(f"--algo.{name} is {seen}: no gradient would be made within --steps {settings.steps}")
     if weights is not None:
         fresh = dict(zip(leaf_names(blueprint.state_shapes), jax.tree.leaves(blueprint.state_shapes), strict=True))
-        kept = {n: a for n, a in weights.items() if n.startswith(("params/", "obs/", "extra/"))}
+        kept = {n: a for n, a in weights.items() if n.startswith(("params/", "obs/", "extra/", "moments/"))}
         strange = [n for n, a in kept.items() if n not in fresh or fresh[n].shape != a.shape]
         if strange or not kept:
             raise BadInput(

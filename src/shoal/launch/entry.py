@@ -64,6 +64,7 @@ def run(
     out: RunFolder | str | Path | None = None,
     resume: RunFolder | str | Path | None = None,
     weights: Mapping[str, np.ndarray] | None = None,
+    ahead: float = 0.0,
     driver: Driver | None = None,
     callbacks: Sequence[Callback] = (),
     after: After | None = None,
@@ -75,7 +76,8 @@ def run(
     """Train as planned, in a folder of its own: config, metrics, checkpoints, policy, summary.
 
     `out` is a new folder, by default under `runs/`; `resume` is one to continue, from its last checkpoint or the one it was
-    opened at. `weights` are leaves of another run's state to begin with. `driver` answers every report: it may hand in
+    opened at. `weights` are leaves of another run's state to begin with, `ahead` the share of the schedules that was spent
+    before. `driver` answers every report: it may hand in
     weights, stop or pause the run. Callbacks see every report; one that returns True ends the training. `after` is called
     when training has ended without a request to stop, while the folder is still locked, with an evaluator that films clips by
     `record`. `begun` gets the folder once it holds a checkpoint.
@@ -106,6 +108,7 @@ def run(
                     folder,
                     loaded=loaded,
                     weights=weights,
+                    ahead=ahead,
                     driver=driver,
                     callbacks=callbacks,
                     evaluator=evaluator,

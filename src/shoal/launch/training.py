@@ -51,6 +51,7 @@ class Training:
         *,
         loaded: Loaded | None = None,
         weights: Mapping[str, np.ndarray] | None = None,
+        ahead: float = 0.0,
         driver: Driver | None = None,
         callbacks: Sequence[Callback] = (),
         evaluator: Evaluator | None = None,
@@ -62,7 +63,7 @@ class Training:
         self.quiet, self._begun = quiet, begun
         settle_process()
         self._say = say or (lambda message: None)
-        self.blueprint = make_blueprint(plan, loaded, weights, self._say, driven=driver is not None)
+        self.blueprint = make_blueprint(plan, loaded, weights, self._say, driven=driver is not None, ahead=ahead)
         self._checkpoints = Checkpoints(folder.checkpoints, keep=plan.settings.keep, on_alert=self._alert)
         self._saved_version = self.blueprint.start if loaded else -1
         self.outcome = Outcome()

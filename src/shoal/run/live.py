@@ -26,6 +26,7 @@ class LiveDisplay(ABC, Generic[S]):
         self._stream = stream if stream is not None else sys.stderr
         self._quiet = quiet
         self._live: Any = None
+        self._said: set[str] = set()
         self._drawn = -math.inf
         self._last: S | None = None  # shown and not yet drawn
         if not quiet and self._stream.isatty():
@@ -68,6 +69,12 @@ class LiveDisplay(ABC, Generic[S]):
                 self._live.console.print(message, markup=False, highlight=False, soft_wrap=True)
             else:
                 print(message, file=self._stream, flush=True)
+
+    def say_once(self, message: str) -> None:
+        """`say`, unless it has been said before."""
+        if message not in self._said:
+            self._said.add(message)
+            self.say(message)
 
     def close(self) -> None:
         """Draw the last state, unless it is drawn already, and restore the terminal. May be called twice."""

@@ -32,6 +32,7 @@ class AlphaBeta:
     about: ClassVar[str] = "P <- (1-alpha) P + alpha C at every push, then C <- (1-beta) C + beta P (Genkidama)"
     takes: ClassVar[Takes] = "weights"
     adopts: ClassVar[Adopts] = "always"
+    quorum: ClassVar[int] = 1
 
     alpha: float = 0.5
     """How far the parent moves towards the child at every push, in [0, 1]."""

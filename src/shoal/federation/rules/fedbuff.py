@@ -42,6 +42,7 @@ class FedBuff:
     about: ClassVar[str] = "the mean of every K changes, from any children, older ones discounted (FedBuff)"
     takes: ClassVar[Takes] = "delta"
     adopts: ClassVar[Adopts] = "always"
+    quorum: ClassVar[int] = 1
 
     buffer: int = 3
     """Number K of changes that are applied together."""

@@ -53,6 +53,10 @@ class Rule(Protocol):
     adopts: ClassVar[Adopts]  # when a child adopts the parent's weights
 
     @property
+    def quorum(self) -> int:
+        """Children whose pushes it takes to change the parent's weights."""
+
+    @property
     def pull(self) -> float:
         """beta in [0, 1]: how far a child moves towards the parent's weights when it adopts them."""
 

@@ -43,6 +43,7 @@ class Staleness:
     about: ClassVar[str] = "P <- P + alpha (1+tau)^-a (C - base) at every push; children adopt P completely"
     takes: ClassVar[Takes] = "delta"
     adopts: ClassVar[Adopts] = "always"
+    quorum: ClassVar[int] = 1
 
     alpha: float = 0.6
     """How much of a fresh change is applied, in [0, 1]."""
