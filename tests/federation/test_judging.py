@@ -34,7 +34,9 @@ def at(version: int) -> states.State:
 def judging(evaluator: Evaluator, every: int = 0) -> Judging:
     vectors: Any = SimpleNamespace(state=lambda weights, *rest: weights)
     algorithm: Any = SimpleNamespace(actor_state=lambda weights: weights[0])
-    return Judging(evaluator, algorithm, vectors, every=every, sample=False, seed=0, say=lambda message: None)  # type: ignore[arg-type]
+    return Judging(
+        evaluator, algorithm, vectors, lambda state: 0.5, every=every, sample=False, seed=0, say=lambda message: None
+    )  # type: ignore[arg-type]
 
 
 def test_the_same_weights_are_not_evaluated_twice() -> None:

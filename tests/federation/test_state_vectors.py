@@ -24,7 +24,8 @@ def test_targets_are_the_weights_that_came(algo: str, env: str) -> None:
     settings: dict[str, Any] = {"algo": {"name": algo, **REPLAY}, "net": {"hidden": (4,)}, "steps": 1000}
     like = make_blueprint(resolve(env, {**settings, "runtime": "inline", "backend": "jax"}), None, None).initial_state()
     vectors = StateVectors(like)
-    state = vectors.state(np.full(vectors.layout.size, 7.0, np.float32), None, {})
+    state = vectors.state(np.full(vectors.layout.size, 7.0, np.float32), None, {}, 0.25)
+    assert float(state.progress) == 0.25
     targets = {name: leaf for name, leaf in named_leaves(state).items() if name.startswith("extra/target/")}
     assert targets and all((np.asarray(leaf) == 7.0).all() for leaf in targets.values())
 
@@ -66,6 +67,6 @@ def test_a_child_acts_at_random_only_if_nobody_has_trained_the_weights() -> None
         begun = make_blueprint(plan, None, first_leaves(vectors, Exchanged(version, weights)))
         assert float(begun.algorithm.actor_state(begun.initial_state()).explore["warmup"]) == random
     saved = begun.algorithm.actor_state(
-        vectors.state(weights, None, {})
+        vectors.state(weights, None, {}, 0.0)
     )  # a parent's own: it is played with sampled actions
     assert float(saved.explore["warmup"]) == 0

@@ -141,6 +141,7 @@ def test_schedules_of_a_child_begin_at_the_parents_share_of_the_budget(tmp_path:
     first = train(tmp_path / "first", {"one": {}}, algo=PPO, steps=STEPS)
     begun, ended = (first.children["one"].result.state, first.parent.hub.welcome("two"))
     assert begun is not None and float(begun.progress) < 1.0 and ended.spent == 1.0
+    assert float(first.parent._learner().progress) == 1.0, "its sampled actions explore as at the end"
     again = resumed(tmp_path / "first" / "parent")
     second = train(tmp_path / "second", {"two": {}}, env=None, algo=None, net=None, steps=4 * STEPS, **again)
     state = second.children["two"].result.state

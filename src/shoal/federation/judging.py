@@ -32,6 +32,7 @@ class Judging:
         evaluator: Evaluator,
         algorithm: Algorithm,
         vectors: StateVectors,
+        spent: Callable[[State], float],
         *,
         every: int,
         sample: bool,
@@ -39,6 +40,7 @@ class Judging:
         say: Callable[[str], None],
     ) -> None:
         self._evaluator, self._algorithm, self._vectors, self._say = evaluator, algorithm, vectors, say
+        self._spent = spent  # share of the budget
         self._every, self._sample, self._seed = every, sample, seed
         self._number = 0
         self._snapshot: State | None = None  # under evaluation now
@@ -78,7 +80,7 @@ class Judging:
         now = time.monotonic()
         if now < self._pause_until and not wanted:
             return
-        learner = self._vectors.state(state.weights, state.normaliser, state.moments)
+        learner = self._vectors.state(state.weights, state.normaliser, state.moments, self._spent(state))
         seed = int(key_data(self._seed, CHECKING, self._number)[0])
         self._evaluator.begin(self._algorithm.actor_state(learner), EPISODES, sample=self._sample, seed=seed)
         self._snapshot, self._began, self._number = state, now, self._number + 1

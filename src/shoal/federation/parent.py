@@ -212,6 +212,7 @@ class Parent:
                         evaluator,
                         self._algorithm,
                         self.vectors,
+                        self._share,
                         every=self.config.eval_every,
                         sample=settings.until_eval_by == "sampled",
                         seed=settings.seed,
@@ -408,4 +409,4 @@ class Parent:
 
     def _learner(self) -> Any:
         state = self.hub.state
-        return self.vectors.state(state.weights, state.normaliser, state.moments)
+        return self.vectors.state(state.weights, state.normaliser, state.moments, self._share(state))

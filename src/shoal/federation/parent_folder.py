@@ -175,7 +175,7 @@ class ParentFolder:
         """Write a checkpoint; the parent's arrays in it, {} if writing failed. The caller then calls `Hub.stored`."""
         state = hub.state  # one snapshot for all arrays: pushes go on meanwhile
         ours = hub.checkpoint(state)
-        learner = self._vectors.state(state.weights, state.normaliser, state.moments)
+        learner = self._vectors.state(state.weights, state.normaliser, state.moments, hub.spent(state))
         arrays = {f"state/{name}": array for name, array in named_leaves(learner).items()}
         arrays |= {f"{OURS}{name}": array for name, array in ours.items()}
         arrays["recent"] = np.asarray(ledger.recent, np.float64)

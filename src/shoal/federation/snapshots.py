@@ -74,7 +74,7 @@ class Snapshots:
         if self.dropped:
             say(f"{self.dropped} snapshots were not kept: --path-every would need more than {MOST >> 30} GiB")
         for number, one in enumerate(self.kept):
-            actor = algorithm.actor_state(vectors.state(one.weights, one.normaliser, {}))
+            actor = algorithm.actor_state(vectors.state(one.weights, one.normaliser, {}, 1.0))
             seed = int(key_data(plan.settings.seed, CHECKING, number)[0])
             try:
                 played = evaluator.play(actor, EPISODES, sample=plan.settings.until_eval_by == "sampled", seed=seed)

@@ -91,9 +91,12 @@ class StateVectors:
             found |= {f"obs/{name}": np.asarray(part) for name, part in self.statistics(counts)._asdict().items()}
         return found | self.moment_leaves(moments)
 
-    def state(self, weights: np.ndarray, counts: Counts | None, moments: Mapping[str, np.ndarray]) -> LearnerState:
-        """A learner's state with these weights."""
-        named: dict[str, Any] = {**named_leaves(self.like), **self.leaves(weights, counts, moments)}
+    def state(
+        self, weights: np.ndarray, counts: Counts | None, moments: Mapping[str, np.ndarray], progress: float
+    ) -> LearnerState:
+        """A learner's state with these weights. `progress`: share of the budget, by which its sampled actions explore."""
+        own = {**self.leaves(weights, counts, moments), "progress": np.float32(progress)}
+        named: dict[str, Any] = {**named_leaves(self.like), **own}
         return LearnerState(*restore_leaves(self.like, named))
 
     def vector(self, state: LearnerState) -> np.ndarray:
