@@ -17,20 +17,10 @@ from shoal.core.errors import BadInput
 from shoal.federation import state, wire
 from shoal.federation.addresses import Address
 from shoal.federation.courier import Update
-from shoal.federation.datagrams import (
-    BURST,
-    DOWN,
-    SLICE,
-    UP,
-    DatagramClient,
-    DatagramHub,
-    DatagramServer,
-    Gathering,
-    key_of,
-    slices,
-)
+from shoal.federation.datagrams import BURST, DatagramClient, DatagramHub, DatagramServer
 from shoal.federation.guard import Limits
 from shoal.federation.serving import Serving
+from shoal.federation.slicing import DOWN, SLICE, UP, Gathering, key_of, slices
 
 HELLO = wire.Hello(child="one", token=TOKEN, life="life", attempt=1)
 KEY = key_of(TOKEN, "one", "run-1", "life", 1)

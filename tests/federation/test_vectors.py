@@ -11,8 +11,8 @@ import pytest
 
 from shoal.federation import wire
 from shoal.federation.codec import decode, encode
-from shoal.federation.datagrams import key_of
 from shoal.federation.rules import RULES
+from shoal.federation.slicing import key_of
 from shoal.federation.wire import Part, Reader
 
 PAGE = (Path(__file__).parents[2] / "docs" / "federation.md").read_text()

@@ -1,36 +1,17 @@
-"""Exchanges by UDP datagrams, for a LAN: slices of the vector, each with an HMAC. A lost slice is skipped, never resent.
+"""Exchanges by UDP datagrams, for a LAN: slices of the vector (`slicing`). A lost slice is skipped, never resent.
 
-    offset  bytes  meaning
-    0       3      "SHU"
-    3       1      1: from a child, 2: from the parent
-    4       8      the child: first bytes of the SHA-256 of its name
-    12      8      sequence number of the push
-    20      8      base version of the push; in an answer, the parent's version
-    28      4      size of the vector
-    32      4      offset of the first value, a multiple of 320
-    36      4      steps since the push before
-    40      4      episodes since the push before
-    44      4      float32: milliseconds of the exchange before, 0 if unknown
-    48      4 n    float32 values: n = 320, fewer in the last slice
-    ...     16     first bytes of the HMAC-SHA256 of all preceding bytes
-
-A child joins over WebSocket, which proves its token; the key of its datagrams derives from that token, the run and the
-connection, so that datagrams of an earlier connection mean nothing. Where slices of a push are missing, the parent keeps its
-weights; where slices of the answer are missing, the child keeps its own.
+A child joins over WebSocket, which proves its token. Where slices of a push are missing, the parent keeps its weights; where
+slices of the answer are missing, the child keeps its own.
 """
 
 from __future__ import annotations
 
 import asyncio
-import hashlib
-import hmac
-import math
 import socket
-import struct
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple, cast
+from collections.abc import Callable
+from typing import Any, cast
 
 import numpy as np
 
@@ -39,114 +20,16 @@ from shoal.federation import state, wire
 from shoal.federation.courier import Update
 from shoal.federation.guard import check_scale, scale_of
 from shoal.federation.hub import Hub
+from shoal.federation.slicing import DOWN, UP, Gathered, Gathering, key_of, name_of, slices
 from shoal.federation.state import Arrival
 from shoal.federation.timeouts import AdaptiveTimeout, Patience
 from shoal.federation.wire import Violation
 
-MAGIC, UP, DOWN = b"SHU", 1, 2
-HEAD = struct.Struct("<3sB8sQQIIIIf")
-TAG = 16
-SLICE = 320  # values; a datagram then fits into an Ethernet frame
 SETTLE = 0.05  # seconds to wait for further slices of a push after the last one
-GOLDEN = 0.6180339887498949  # multiples of it, modulo 1, are spread evenly
 BURST = 32  # datagrams sent at once to one address
 PAUSE = 0.001  # seconds between two bursts: about 340 Mbit/s
 RECEIVED = 4 * 2**20  # bytes that the system may keep until they are read, if it allows as many
 RULES = frozenset({"alpha_beta", "staleness"})  # rules that apply every push at once, weight by weight
-
-
-class Gathered(NamedTuple):
-    """The slices of one vector that arrived."""
-
-    sequence: int
-    version: int
-    steps: int
-    episodes: int
-    took: float | None  # milliseconds of the exchange before
-    values: np.ndarray  # [P] float32, 0 where nothing arrived
-    there: np.ndarray  # [P] bool
-
-
-def key_of(token: str, child: str, run: str, life: str, attempt: int) -> bytes:
-    """The key of a child's datagrams, another one for each of its connections: `life` and `attempt` are those of its hello."""
-    text = f"shoal datagrams of {child}\n{attempt}\n{run}\n{life}"
-    return hmac.digest(hashlib.sha256(token.encode()).digest(), text.encode(), "sha256")
-
-
-def name_of(child: str) -> bytes:
-    """The name of a child in a datagram."""
-    return hashlib.sha256(child.encode()).digest()[:8]
-
-
-def slices(
-    direction: int,
-    child: str,
-    key: bytes,
-    sequence: int,
-    version: int,
-    vector: np.ndarray,
-    steps: int = 0,
-    episodes: int = 0,
-    took: float | None = None,
-) -> Iterator[bytes]:
-    """The datagrams of a vector. Each sequence number begins elsewhere, since it is mostly the last ones that get lost."""
-    values = np.ascontiguousarray(vector, "<f4")
-    number = -(-len(values) // SLICE)
-    first = int(sequence * GOLDEN % 1.0 * number)
-    whole, counts = (MAGIC, direction, name_of(child), sequence, version, len(values)), (steps, episodes, took or 0.0)
-    for offset in (SLICE * ((first + index) % number) for index in range(number)):
-        head = HEAD.pack(*whole, offset, *counts)
-        body = head + values[offset : offset + SLICE].tobytes()
-        yield body + hmac.digest(key, body, "sha256")[:TAG]
-
-
-class Gathering:
-    """Assembles the slices of one sender. Drops and counts forged, repeated and outdated ones."""
-
-    def __init__(self, direction: int, child: str, key: bytes, size: int, after: int = 0) -> None:
-        self.dropped = 0
-        self.at = 0.0  # when the last slice came
-        self._direction, self._name, self._key, self._size = direction, name_of(child), key, size
-        self._after = after  # sequence numbers up to here are outdated
-        self._now: Gathered | None = None
-
-    def receive(self, datagram: bytes, now: float) -> list[Gathered]:
-        """Take a slice; the vectors that it ends: an incomplete one if a newer has begun, and one that is now complete."""
-        body, tag = datagram[:-TAG], datagram[-TAG:]
-        if len(body) <= HEAD.size or not hmac.compare_digest(hmac.digest(self._key, body, "sha256")[:TAG], tag):
-            return self._drop()
-        magic, direction, name, sequence, version, size, offset, steps, episodes, took = HEAD.unpack_from(body)
-        count = min(SLICE, self._size - offset)
-        right = (magic, direction, name, size) == (MAGIC, self._direction, self._name, self._size)
-        if not right or offset % SLICE or count <= 0 or len(body) != HEAD.size + 4 * count or sequence <= self._after:
-            return self._drop()
-        ended = []
-        if self._now is not None and sequence != self._now.sequence:
-            if sequence < self._now.sequence:
-                return self._drop()
-            ended += self.flush()
-        if self._now is None:
-            values, there = np.zeros(self._size, np.float32), np.zeros(self._size, bool)
-            known = took if 0.0 < took < math.inf else None
-            self._now = Gathered(sequence, version, steps, episodes, known, values, there)
-        if self._now.there[offset]:
-            return ended + self._drop()
-        self._now.values[offset : offset + count] = np.frombuffer(body, "<f4", count, HEAD.size)
-        self._now.there[offset : offset + count] = True
-        self.at = now
-        return ended + (self.flush() if self._now.there.all() else [])
-
-    def flush(self) -> list[Gathered]:
-        """End the current vector with the slices that have arrived."""
-        if self._now is None:
-            return []
-        done, self._now = self._now, None
-        self._after = done.sequence
-        return [done]
-
-    def _drop(self) -> list[Gathered]:
-        self.dropped += 1
-        return []
 
 
 class DatagramHub:

@@ -29,7 +29,8 @@ from shoal.core.errors import BadInput, RunFailed, ShoalError
 from shoal.federation.addresses import Address
 from shoal.federation.client import Client, Listener, Lost, Refusal, join
 from shoal.federation.courier import Courier, Exchanged, Update
-from shoal.federation.datagrams import DatagramClient, key_of
+from shoal.federation.datagrams import DatagramClient
+from shoal.federation.slicing import key_of
 from shoal.federation.timeouts import AdaptiveTimeout, backoff
 
 ASK = 1.0  # over UDP, seconds between two status requests, which tell whether training is over
