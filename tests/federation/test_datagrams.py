@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import random
 import socket
+import statistics
+import time
 from typing import Any
 
 import numpy as np
@@ -14,13 +16,14 @@ from hypothesis import strategies as st
 from parents import TOKEN, make_hub
 
 from shoal.core.errors import BadInput
-from shoal.federation import state, wire
+from shoal.federation import datagrams, state, wire
 from shoal.federation.addresses import Address
 from shoal.federation.courier import Update
 from shoal.federation.datagrams import BURST, DatagramClient, DatagramHub, DatagramServer
 from shoal.federation.guard import Limits
 from shoal.federation.serving import Serving
 from shoal.federation.slicing import DOWN, SLICE, UP, Gathering, key_of, slices
+from shoal.federation.timeouts import AdaptiveTimeout, Patience
 
 HELLO = wire.Hello(child="one", token=TOKEN, life="life", attempt=1)
 KEY = key_of(TOKEN, "one", "run-1", "life", 1)
@@ -32,6 +35,26 @@ def sent(
     sequence: int = 1, vector: np.ndarray = VECTOR, base: int = 0, direction: int = UP, took: float | None = None
 ) -> list[bytes]:
     return list(slices(direction, "one", KEY, sequence, base, vector, 7, 2, took))
+
+
+class Lossy:
+    """A UDP transport that loses a share of what it sends."""
+
+    def __init__(self, transport: Any, loss: float, seed: int) -> None:
+        self._transport, self._loss, self._random = transport, loss, random.Random(seed)
+
+    def sendto(self, *arguments: Any) -> None:
+        if self._random.random() >= self._loss:
+            self._transport.sendto(*arguments)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
+
+
+def losing(monkeypatch: pytest.MonkeyPatch, loss: float) -> None:
+    """Lose a share of the datagrams of both sides; each socket its own ones."""
+    real, seeds = datagrams._with_room, iter(range(1000))
+    monkeypatch.setattr(datagrams, "_with_room", lambda transport: Lossy(real(transport), loss, next(seeds)))
 
 
 def gathering() -> Gathering:
@@ -164,6 +187,55 @@ def test_over_real_sockets() -> None:
         assert 10 <= inner.state.pushes <= 20
         await client.close()
         await server.close()
+
+    asyncio.run(main())
+
+
+def test_a_lost_slice_costs_a_short_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of 29 slices at 10 % loss, one answer in 20 is complete: the others too are used soon, and teach the timeout."""
+    losing(monkeypatch, 0.1)
+    size, took, found = 29 * SLICE, [], []
+    inner = make_hub(size)
+
+    async def main() -> None:
+        hub = DatagramHub(inner)
+        server = await DatagramServer.bind(hub, "127.0.0.1", 0)
+        hub.register(HELLO)
+        client = await DatagramClient.open("127.0.0.1", server.port, child="one", key=KEY, size=size, sequence=0)
+        vector = np.zeros(size, np.float32)
+        for _ in range(25):
+            began = time.monotonic()
+            found.append(await client.exchange(Update(vector, base=0)))
+            took.append(time.monotonic() - began)
+        expected = AdaptiveTimeout(Patience(least=0.2, most=1.0))
+        for seconds in took:
+            expected.observe(seconds)
+        assert client.patience <= 2 * expected.seconds, "it follows what was measured, 0.5 s instead of 1"
+        await client.close()
+        await server.close()
+
+    asyncio.run(main())
+    shares = [got.there.mean() for got in found if got is not None]
+    assert len(shares) >= 20 and 0.8 < statistics.mean(shares) < 0.97, "what has arrived is used"
+    assert statistics.median(took) < 0.5, "it takes about 0.15 s"
+
+
+def test_without_any_answer_the_timeout_applies_and_grows() -> None:
+    async def main() -> None:
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as mute:
+            mute.bind(("127.0.0.1", 0))
+            about: Any = {"child": "one", "key": KEY, "size": SIZE, "sequence": 0}
+            client = await DatagramClient.open(*mute.getsockname(), **about)
+            for _ in range(3):
+                client._timeout.observe(0.01)
+            before = client.patience
+            assert before < 0.5
+            assert await client.exchange(Update(VECTOR, base=0)) is None
+            assert client.patience == min(1.0, 2 * before)
+            for datagram in sent(1, direction=DOWN):  # the answer comes too late: it is not that of the next push
+                client.datagram_received(datagram, None)
+            assert await client.exchange(Update(VECTOR, base=0)) is None
+            await client.close()
 
     asyncio.run(main())
 

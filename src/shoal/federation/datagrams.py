@@ -25,7 +25,7 @@ from shoal.federation.state import Arrival
 from shoal.federation.timeouts import AdaptiveTimeout, Patience
 from shoal.federation.wire import Violation
 
-SETTLE = 0.05  # seconds to wait for further slices of a push after the last one
+SETTLE = 0.05  # seconds to wait for further slices of a vector after the last one
 BURST = 32  # datagrams sent at once to one address
 PAUSE = 0.001  # seconds between two bursts: about 340 Mbit/s
 RECEIVED = 4 * 2**20  # bytes that the system may keep until they are read, if it allows as many
@@ -220,8 +220,10 @@ class DatagramClient(asyncio.DatagramProtocol):
     def __init__(self, child: str, key: bytes, size: int, sequence: int) -> None:
         self._child, self._key, self._sequence = child, key, sequence
         self._gathering = Gathering(DOWN, child, self._key, size, sequence)
-        self._timeout = AdaptiveTimeout(Patience(least=2 * SETTLE, most=1.0))
+        # The parent answers an incomplete push up to two SETTLE after its last slice: even a short timeout leaves time for that.
+        self._timeout = AdaptiveTimeout(Patience(least=4 * SETTLE, most=1.0))
         self._transport: asyncio.DatagramTransport | None = None
+        self._begun = asyncio.Event()  # the answer: its first slice
         self._answer: asyncio.Future[Gathered] | None = None
         self._closed = asyncio.Event()
 
@@ -236,19 +238,28 @@ class DatagramClient(asyncio.DatagramProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = _with_room(transport)
 
+    @property
+    def patience(self) -> float:
+        """Seconds that the next exchange waits for the first slice of its answer."""
+        return self._timeout.seconds
+
     def datagram_received(self, data: bytes, addr: Any) -> None:
         for got in self._gathering.receive(data, asyncio.get_running_loop().time()):
             if self._answer is not None and not self._answer.done() and got.sequence == self._sequence:
                 self._answer.set_result(got)
+                self._begun.set()
+        if self._gathering.sequence == self._sequence:
+            self._begun.set()
 
     def error_received(self, exc: Exception) -> None:
         """Count the datagram as lost if no socket listens at the other end."""
 
     async def exchange(self, update: Update) -> Gathered | None:
-        """Push; the slices of the answer that arrive, or None. Weights are missing where `there` is False."""
+        """Push; the slices of the answer that arrive, None if none does. Weights are missing where `there` is False."""
         assert self._transport is not None
         loop = asyncio.get_running_loop()
         self._sequence += 1
+        self._begun.clear()
         self._answer, began = loop.create_future(), loop.time()
         counts = (update.steps, update.episodes, update.took)
         sent = slices(UP, self._child, self._key, self._sequence, update.base, update.vector, *counts)
@@ -257,13 +268,27 @@ class DatagramClient(asyncio.DatagramProtocol):
             if number % BURST == 0:
                 await asyncio.sleep(PAUSE)
         takes = loop.time() - began  # the answer is as long, and paced as well
-        try:
-            got = await asyncio.wait_for(self._answer, self._timeout.seconds + takes)
+        got = await self._answered(self._answer, self._timeout.seconds + takes)
+        if got is None:
+            self._timeout.missed()
+        else:
             self._timeout.observe(loop.time() - began)
-            return got
+        return got
+
+    async def _answered(self, answer: asyncio.Future[Gathered], patience: float) -> Gathered | None:
+        """The answer when it is complete, or SETTLE after its last slice; None if it does not begin in time."""
+        loop = asyncio.get_running_loop()
+        try:
+            await asyncio.wait_for(self._begun.wait(), patience)
         except TimeoutError:
-            found = self._gathering.flush()
-            return found[0] if found and found[0].sequence == self._sequence else None
+            self._gathering.skip(self._sequence)
+            return None
+        while not answer.done():
+            left = self._gathering.at + SETTLE - loop.time()
+            if left <= 0.0:
+                return self._gathering.flush()[0]
+            await asyncio.wait({answer}, timeout=left)
+        return answer.result()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._closed.set()

@@ -116,6 +116,15 @@ class Gathering:
         self.at = now
         return ended + (self.flush() if self._now.there.all() else [])
 
+    @property
+    def sequence(self) -> int | None:
+        """Sequence number of the vector that is incomplete, None if there is none."""
+        return None if self._now is None else self._now.sequence
+
+    def skip(self, sequence: int) -> None:
+        """Drop what there is of the vectors up to this one, and what still comes."""
+        self._now, self._after = None, sequence
+
     def flush(self) -> list[Gathered]:
         """End the current vector with the slices that have arrived."""
         if self._now is None:
