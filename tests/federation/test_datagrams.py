@@ -13,16 +13,19 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from parents import TOKEN, make_hub
+from parents import TOKEN, connected, make_courier, make_hub
 
 from shoal.core.errors import BadInput
 from shoal.federation import datagrams, state, wire
+from shoal.federation import link as link_module
 from shoal.federation.addresses import Address
 from shoal.federation.courier import Update
 from shoal.federation.datagrams import BURST, DatagramClient, DatagramHub, DatagramServer
 from shoal.federation.guard import Limits
+from shoal.federation.link import Link
 from shoal.federation.serving import Serving
 from shoal.federation.slicing import DOWN, SLICE, UP, Gathering, key_of, slices
+from shoal.federation.tally import Totals
 from shoal.federation.timeouts import AdaptiveTimeout, Patience
 
 HELLO = wire.Hello(child="one", token=TOKEN, life="life", attempt=1)
@@ -34,27 +37,29 @@ VECTOR = np.random.default_rng(0).normal(size=SIZE).astype(np.float32)
 def sent(
     sequence: int = 1, vector: np.ndarray = VECTOR, base: int = 0, direction: int = UP, took: float | None = None
 ) -> list[bytes]:
-    return list(slices(direction, "one", KEY, sequence, base, vector, 7, 2, took))
+    return list(slices(direction, "one", KEY, sequence, base, vector, Totals(7, 2), took))
 
 
 class Lossy:
     """A UDP transport that loses a share of what it sends."""
 
-    def __init__(self, transport: Any, loss: float, seed: int) -> None:
-        self._transport, self._loss, self._random = transport, loss, random.Random(seed)
+    def __init__(self, transport: Any, shares: dict[str, float], seed: int) -> None:
+        self._transport, self._shares, self._random = transport, shares, random.Random(seed)
+        self._way = "down" if transport.get_extra_info("peername") is None else "up"
 
     def sendto(self, *arguments: Any) -> None:
-        if self._random.random() >= self._loss:
+        if self._random.random() >= self._shares[self._way]:
             self._transport.sendto(*arguments)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._transport, name)
 
 
-def losing(monkeypatch: pytest.MonkeyPatch, loss: float) -> None:
-    """Lose a share of the datagrams of both sides; each socket its own ones."""
-    real, seeds = datagrams._with_room, iter(range(1000))
-    monkeypatch.setattr(datagrams, "_with_room", lambda transport: Lossy(real(transport), loss, next(seeds)))
+def losing(monkeypatch: pytest.MonkeyPatch, share: float) -> dict[str, float]:
+    """Lose this share of the datagrams on the way up to the parent and down to the child; each can be changed."""
+    real, seeds, shares = datagrams._with_room, iter(range(1000)), {"up": share, "down": share}
+    monkeypatch.setattr(datagrams, "_with_room", lambda transport: Lossy(real(transport), shares, next(seeds)))
+    return shares
 
 
 def gathering() -> Gathering:
@@ -67,7 +72,7 @@ def test_any_order_gives_the_vector(order: list[int]) -> None:
     ended = [got for index in order for got in made.receive(parts[index], 0.0)]
     assert len(ended) == 1 and ended[0].there.all()
     assert ended[0].values.tobytes() == VECTOR.tobytes()
-    assert (ended[0].sequence, ended[0].steps, ended[0].episodes) == (1, 7, 2)
+    assert (ended[0].sequence, ended[0].totals) == (1, (7, 2))
 
 
 def test_a_datagram_fits_into_an_ethernet_frame() -> None:
@@ -238,6 +243,66 @@ def test_without_any_answer_the_timeout_applies_and_grows() -> None:
             await client.close()
 
     asyncio.run(main())
+
+
+def test_steps_and_episodes_of_lost_pushes_and_answers_count_once() -> None:
+    inner = make_hub(SIZE)
+    hub, heard = DatagramHub(inner), []
+    inner.heard = heard.append
+    hub.register(HELLO)
+
+    def push(sequence: int, totals: Totals) -> None:
+        for datagram in slices(UP, "one", KEY, sequence, inner.state.version, VECTOR, totals):
+            hub.receive(datagram, "home", float(sequence))
+
+    push(1, Totals(10, 1))  # whether its answer arrives does not matter
+    push(3, Totals(60, 3))  # number 2 is lost
+    assert (inner.state.pushes, inner.state.steps, inner.state.episodes) == (2, 60, 3)
+    assert [(one.steps, one.episodes) for one in heard] == [(10, 1), (50, 2)]
+    push(4, Totals(50, 3))
+    assert inner.guard.refused == {"malformed": 1} and inner.state.steps == 60
+    push(5, Totals(61, 3))
+    assert inner.state.steps == 61 == sum(one.steps for one in heard)
+
+
+def test_a_push_that_was_applied_before_is_answered_and_not_counted() -> None:
+    inner = make_hub(SIZE)
+    hub = DatagramHub(inner)
+    hub.register(HELLO)
+    over_websocket = connected(inner)
+    over_websocket.request(*over_websocket.courier.push(Update(VECTOR, base=0, steps=7, episodes=2)))
+    heard: list[wire.Push] = []
+    inner.heard, before = heard.append, inner.state
+    answers = [answer for datagram in sent(1) for answer in hub.receive(datagram, "home", 1.0)]
+    assert len(answers) == 4 and inner.state is before and not heard
+    for datagram in slices(UP, "one", KEY, 2, 1, VECTOR, Totals(8, 2)):
+        hub.receive(datagram, "home", 2.0)
+    assert (inner.state.steps, inner.state.episodes, len(heard)) == (8, 2, 1)
+
+
+@pytest.mark.parametrize("way", ["up", "down"])
+def test_every_step_counts_once_over_a_link_that_loses_datagrams_and_connections(
+    way: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Pushes or answers are lost, of all pushes that a connection ends after and of some others."""
+    shares = losing(monkeypatch, 0.0)
+    monkeypatch.setattr(link_module, "ASK", 0.0)  # the loss of the connection is noticed after the exchange
+    inner = make_hub()
+    with Serving(inner, Address("127.0.0.1", 0), datagrams=True) as serving:
+        with Link(serving.url, make_courier()) as link:
+            link.datagrams = True
+            for number in range(1, 13):
+                shares[way] = float(number % 4 in (0, 3))
+                if number % 4 == 0 and number < 12:
+                    serving.call(lambda: inner.sessions["one"]._ended("slow", None))
+                link.give(Update(np.ones(8, np.float32), base=inner.state.version, steps=number, episodes=1))
+                assert link.take(60.0) is not None
+            assert link.rejoined == 2
+            shares[way], got = 0.0, None
+            while got is None or got.weights is None:
+                link.give(Update(np.ones(8, np.float32), base=inner.state.version))
+                got = link.take(60.0)
+        assert (inner.state.steps, inner.state.episodes) == (sum(range(13)), 12)
 
 
 def test_pushes_beyond_the_reserved_versions_are_reported_and_later_ones_count() -> None:

@@ -11,6 +11,7 @@ import socket
 import time
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, cast
 
 import numpy as np
@@ -20,8 +21,9 @@ from shoal.federation import state, wire
 from shoal.federation.courier import Update
 from shoal.federation.guard import check_scale, scale_of
 from shoal.federation.hub import Hub
-from shoal.federation.slicing import DOWN, UP, Gathered, Gathering, key_of, name_of, slices
+from shoal.federation.slicing import DOWN, NOTHING, UP, Gathered, Gathering, key_of, name_of, slices
 from shoal.federation.state import Arrival
+from shoal.federation.tally import Tally, Totals
 from shoal.federation.timeouts import AdaptiveTimeout, Patience
 from shoal.federation.wire import Violation
 
@@ -30,6 +32,18 @@ BURST = 32  # datagrams sent at once to one address
 PAUSE = 0.001  # seconds between two bursts: about 340 Mbit/s
 RECEIVED = 4 * 2**20  # bytes that the system may keep until they are read, if it allows as many
 RULES = frozenset({"alpha_beta", "staleness"})  # rules that apply every push at once, weight by weight
+
+
+@dataclass
+class _Sender:
+    """A registered child at the parent."""
+
+    child: str
+    token: str
+    key: bytes
+    gathering: Gathering
+    counted: Totals = NOTHING  # totals of its last applied push
+    address: Any = None
 
 
 class DatagramHub:
@@ -44,73 +58,66 @@ class DatagramHub:
         self.unknown = 0  # datagrams from children that are not registered
         self.faults: dict[str, str] = {}  # why the last push could not be applied, under `datagrams`
         self.missed = 0  # pushes that could not be applied; their children are not at fault
-        self._children: dict[bytes, tuple[str, bytes, Gathering]] = {}
-        self._shown: dict[str, str] = {}  # {child: its token}
+        self._senders: dict[bytes, _Sender] = {}  # by the child's name in a datagram
         self._tokens = hub.guard.tokens  # the tokens that they were checked against
-        self._addresses: dict[str, Any] = {}
 
     def register(self, hello: wire.Hello) -> None:
         """Accept datagrams of this connection, whose token was checked. Without a `life` they could be replayed: none then."""
         child, token = hello.child, hello.token
         self.hub.guard.admit(token, child)
-        self._shown.pop(child, None)
-        self._children.pop(name_of(child), None)
+        self._senders.pop(name_of(child), None)
         if not hello.life:
             return
         last = self.hub.state.children[child].sequence if child in self.hub.state.children else 0
         key = key_of(token, child, self.hub.federation.run, hello.life, hello.attempt)
-        self._shown[child] = token
-        self._children[name_of(child)] = child, key, Gathering(UP, child, key, len(self.hub.state.weights), last)
+        gathering = Gathering(UP, child, key, len(self.hub.state.weights), last)
+        self._senders[name_of(child)] = _Sender(child, token, key, gathering)
         self.hub.state = state.joined(self.hub.state, child)
 
     def receive(self, datagram: bytes, address: Any, now: float) -> list[tuple[bytes, Any]]:
         """Take a datagram; the datagrams to send, with their addresses."""
         if self._tokens is not self.hub.guard.tokens:
             self._readmit()
-        known = self._children.get(datagram[4:12])
-        if known is None:
+        sender = self._senders.get(datagram[4:12])
+        if sender is None:
             self.unknown += 1
             return []
-        child, _, gathering = known
-        before = gathering.dropped
-        ended = gathering.receive(datagram, now)
-        if gathering.dropped == before:
-            self._addresses[child] = address  # only if the key was right
-            self.hub.links(child).bytes_up += len(datagram)
-        return [answer for one in ended for answer in self._apply(*known[:2], one, now)]
+        before = sender.gathering.dropped
+        ended = sender.gathering.receive(datagram, now)
+        if sender.gathering.dropped == before:
+            sender.address = address  # only if the key was right
+            self.hub.links(sender.child).bytes_up += len(datagram)
+        return [answer for one in ended for answer in self._apply(sender, one, now)]
 
     def _readmit(self) -> None:
         """Check all children against the changed tokens; forget those whose token was revoked."""
         self._tokens = self.hub.guard.tokens
-        for child, token in list(self._shown.items()):
+        for name, sender in list(self._senders.items()):
             try:
-                self._tokens.check(token, child)
+                self._tokens.check(sender.token, sender.child)
             except Violation:
-                del self._shown[child], self._children[name_of(child)]
+                del self._senders[name]
 
     def tick(self, now: float) -> list[tuple[bytes, Any]]:
         """Apply pushes whose missing slices are overdue, with the slices that arrived."""
         answers = []
-        for child, key, gathering in self._children.values():
-            if now - gathering.at >= SETTLE:
-                for one in gathering.flush():
-                    answers += self._apply(child, key, one, now)
+        for sender in self._senders.values():
+            if now - sender.gathering.at >= SETTLE:
+                for one in sender.gathering.flush():
+                    answers += self._apply(sender, one, now)
         return answers
 
-    def _apply(self, child: str, key: bytes, one: Gathered, now: float) -> list[tuple[bytes, Any]]:
-        hub, before = self.hub, self.hub.state
+    def _apply(self, sender: _Sender, one: Gathered, now: float) -> list[tuple[bytes, Any]]:
+        """Apply a push; the datagrams of its answer."""
+        hub, child = self.hub, sender.child
         if hub.stop:
             return []
+        new = one.totals.since(sender.counted)
         try:
-            hub.guard.pace(child, one.values.nbytes, now)
-            hub.guard.check_steps(child, one.steps, now)
-            if hub.guard.quarantined(child):
-                raise Violation("quarantined", f"{child!r} is quarantined")
-            check_scale("weights", scale_of(one.values), scale_of(before.weights), hub.guard.limits.ratio)
-            missed = before.weights if hub.federation.rule.takes == "weights" else np.float32(0)
-            vector = np.where(one.there, one.values, missed)
-            arrival = Arrival(child, one.sequence, one.version, vector, one.steps, one.episodes)
-            hub.state, _ = state.apply(before, hub.federation.rule, arrival, now, by_steps=hub.federation.by_steps)
+            arrival = self._checked(child, one, new, now)
+            hub.state, applied = state.apply(
+                hub.state, hub.federation.rule, arrival, now, by_steps=hub.federation.by_steps
+            )
         except Violation as violation:
             hub.guard.count(violation, child)
             return []
@@ -119,21 +126,40 @@ class DatagramHub:
             self.faults["datagrams"] = str(error)
             return []
         self.faults.pop("datagrams", None)
-        hub.counted(
-            wire.Push(
-                child=child,
-                sequence=one.sequence,
-                base=one.version,
-                architecture=hub.federation.architecture,
-                episodes=one.episodes,
-                steps=one.steps,
-                took=one.took,
-            ),
-            now,
-        )
-        answer = list(slices(DOWN, child, key, one.sequence, hub.state.version, hub.state.weights))
+        sender.counted = one.totals  # of a push that had been applied before as well: its steps are counted
+        if applied:
+            self._count(child, one, new, now)
+        answer = list(slices(DOWN, child, sender.key, one.sequence, hub.state.version, hub.state.weights))
         hub.links(child).bytes_down += sum(len(datagram) for datagram in answer)
-        return [(datagram, self._addresses[child]) for datagram in answer]
+        return [(datagram, sender.address) for datagram in answer]
+
+    def _checked(self, child: str, one: Gathered, new: Totals, now: float) -> Arrival:
+        """The push with the parent's weights where slices are missing. Raises `Violation` for one that must not be applied."""
+        hub = self.hub
+        hub.guard.pace(child, one.values.nbytes, now)
+        if min(new) < 0:
+            raise Violation("malformed", f"totals that shrink by {-min(new)}", fatal=False)
+        hub.guard.check_steps(child, new.steps, now)
+        if hub.guard.quarantined(child):
+            raise Violation("quarantined", f"{child!r} is quarantined")
+        weights = hub.state.weights
+        check_scale("weights", scale_of(one.values), scale_of(weights), hub.guard.limits.ratio)
+        missed = weights if hub.federation.rule.takes == "weights" else np.float32(0)
+        vector = np.where(one.there, one.values, missed)
+        return Arrival(child, one.sequence, one.version, vector, new.steps, new.episodes)
+
+    def _count(self, child: str, one: Gathered, new: Totals, now: float) -> None:
+        """Tell those that count applied pushes."""
+        push = wire.Push(
+            child=child,
+            sequence=one.sequence,
+            base=one.version,
+            architecture=self.hub.federation.architecture,
+            episodes=new.episodes,
+            steps=new.steps,
+            took=one.took,
+        )
+        self.hub.counted(push, now)
 
 
 def _with_room(transport: asyncio.BaseTransport) -> asyncio.DatagramTransport:
@@ -215,10 +241,11 @@ class DatagramServer(asyncio.DatagramProtocol):
 
 
 class DatagramClient(asyncio.DatagramProtocol):
-    """A child's UDP socket. `sequence` comes from its welcome."""
+    """A child's UDP socket. `sequence` comes from its welcome, `tally` from its earlier connections."""
 
-    def __init__(self, child: str, key: bytes, size: int, sequence: int) -> None:
-        self._child, self._key, self._sequence = child, key, sequence
+    def __init__(self, child: str, key: bytes, size: int, sequence: int, tally: Tally | None = None) -> None:
+        self._child, self._key, self._sequence, self._tally = child, key, sequence, tally or Tally()
+        self._tally.joined(sequence)
         self._gathering = Gathering(DOWN, child, self._key, size, sequence)
         # The parent answers an incomplete push up to two SETTLE after its last slice: even a short timeout leaves time for that.
         self._timeout = AdaptiveTimeout(Patience(least=4 * SETTLE, most=1.0))
@@ -228,10 +255,12 @@ class DatagramClient(asyncio.DatagramProtocol):
         self._closed = asyncio.Event()
 
     @classmethod
-    async def open(cls, host: str, port: int, *, child: str, key: bytes, size: int, sequence: int) -> DatagramClient:
+    async def open(
+        cls, host: str, port: int, *, child: str, key: bytes, size: int, sequence: int, tally: Tally | None = None
+    ) -> DatagramClient:
         """Open a socket to this parent."""
         _, made = await asyncio.get_running_loop().create_datagram_endpoint(
-            lambda: cls(child, key, size, sequence), remote_addr=(host, port)
+            lambda: cls(child, key, size, sequence, tally), remote_addr=(host, port)
         )
         return made
 
@@ -261,8 +290,8 @@ class DatagramClient(asyncio.DatagramProtocol):
         self._sequence += 1
         self._begun.clear()
         self._answer, began = loop.create_future(), loop.time()
-        counts = (update.steps, update.episodes, update.took)
-        sent = slices(UP, self._child, self._key, self._sequence, update.base, update.vector, *counts)
+        totals = self._tally.push(self._sequence, update.steps, update.episodes)
+        sent = slices(UP, self._child, self._key, self._sequence, update.base, update.vector, totals, update.took)
         for number, datagram in enumerate(sent, start=1):
             self._transport.sendto(datagram)
             if number % BURST == 0:
@@ -271,8 +300,9 @@ class DatagramClient(asyncio.DatagramProtocol):
         got = await self._answered(self._answer, self._timeout.seconds + takes)
         if got is None:
             self._timeout.missed()
-        else:
-            self._timeout.observe(loop.time() - began)
+            return None
+        self._timeout.observe(loop.time() - began)
+        self._tally.applied(self._sequence)
         return got
 
     async def _answered(self, answer: asyncio.Future[Gathered], patience: float) -> Gathered | None:

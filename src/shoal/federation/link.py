@@ -31,6 +31,7 @@ from shoal.federation.client import Client, Listener, Lost, Refusal, join
 from shoal.federation.courier import Courier, Exchanged, Update
 from shoal.federation.datagrams import DatagramClient
 from shoal.federation.slicing import key_of
+from shoal.federation.tally import Tally
 from shoal.federation.timeouts import AdaptiveTimeout, backoff
 
 ASK = 1.0  # over UDP, seconds between two status requests, which tell whether training is over
@@ -66,6 +67,7 @@ class Link:
         self._results: queue.SimpleQueue[Exchanged | ShoalError] = queue.SimpleQueue()
         self._busy = self._closing = False
         self._udp: tuple[Client, DatagramClient] | None = None  # with the connection that it belongs to
+        self._tally = Tally()
         self._asked = 0.0
         self._error: ShoalError | None = None  # what ended the link
         self._listens: Future[str] = Future()
@@ -218,7 +220,7 @@ class Link:
             courier, size = self.courier, welcome.size
             key = key_of(courier.token, courier.child, welcome.run, courier.life, courier.attempt)
             about: dict[str, Any] = {"child": courier.child, "key": key, "size": size, "sequence": welcome.sequence}
-            opened = await DatagramClient.open(at.hostname, at.port, **about)
+            opened = await DatagramClient.open(at.hostname, at.port, **about, tally=self._tally)
             self._udp, self._asked = (client, opened), time.monotonic()
         got = await self._udp[1].exchange(update)
         stop = False

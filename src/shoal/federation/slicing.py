@@ -8,10 +8,10 @@
     20      8      base version of the push; in an answer, the parent's version
     28      4      size of the vector
     32      4      offset of the first value, a multiple of 320
-    36      4      steps since the push before
-    40      4      episodes since the push before
-    44      4      float32: milliseconds of the exchange before, 0 if unknown
-    48      4 n    float32 values: n = 320, fewer in the last slice
+    36      8      steps of the connection so far, with those of this push
+    44      8      episodes of the connection so far
+    52      4      float32: milliseconds of the exchange before, 0 if unknown
+    56      4 n    float32 values: n = 320, fewer in the last slice
     ...     16     first bytes of the HMAC-SHA256 of all preceding bytes
 
 The key derives from the child's token, the run and the connection, so that datagrams of an earlier connection mean nothing.
@@ -28,11 +28,14 @@ from typing import NamedTuple
 
 import numpy as np
 
+from shoal.federation.tally import Totals
+
 MAGIC, UP, DOWN = b"SHU", 1, 2
-HEAD = struct.Struct("<3sB8sQQIIIIf")
+HEAD = struct.Struct("<3sB8sQQIIQQf")
 TAG = 16
 SLICE = 320  # values; a datagram then fits into an Ethernet frame
 GOLDEN = 0.6180339887498949  # multiples of it, modulo 1, are spread evenly
+NOTHING = Totals()
 
 
 class Gathered(NamedTuple):
@@ -40,8 +43,7 @@ class Gathered(NamedTuple):
 
     sequence: int
     version: int
-    steps: int
-    episodes: int
+    totals: Totals
     took: float | None  # milliseconds of the exchange before
     values: np.ndarray  # [P] float32, 0 where nothing arrived
     there: np.ndarray  # [P] bool
@@ -65,15 +67,14 @@ def slices(
     sequence: int,
     version: int,
     vector: np.ndarray,
-    steps: int = 0,
-    episodes: int = 0,
+    totals: Totals = NOTHING,
     took: float | None = None,
 ) -> Iterator[bytes]:
     """The datagrams of a vector. Each sequence number begins elsewhere, since it is mostly the last ones that get lost."""
     values = np.ascontiguousarray(vector, "<f4")
     number = -(-len(values) // SLICE)
     first = int(sequence * GOLDEN % 1.0 * number)
-    whole, counts = (MAGIC, direction, name_of(child), sequence, version, len(values)), (steps, episodes, took or 0.0)
+    whole, counts = (MAGIC, direction, name_of(child), sequence, version, len(values)), (*totals, took or 0.0)
     for offset in (SLICE * ((first + index) % number) for index in range(number)):
         head = HEAD.pack(*whole, offset, *counts)
         body = head + values[offset : offset + SLICE].tobytes()
@@ -108,7 +109,7 @@ class Gathering:
         if self._now is None:
             values, there = np.zeros(self._size, np.float32), np.zeros(self._size, bool)
             known = took if 0.0 < took < math.inf else None
-            self._now = Gathered(sequence, version, steps, episodes, known, values, there)
+            self._now = Gathered(sequence, version, Totals(steps, episodes), known, values, there)
         if self._now.there[offset]:
             return ended + self._drop()
         self._now.values[offset : offset + count] = np.frombuffer(body, "<f4", count, HEAD.size)
