@@ -19,12 +19,13 @@ from shoal.core.errors import BadInput
 from shoal.federation import datagrams, state, wire
 from shoal.federation import link as link_module
 from shoal.federation.addresses import Address
+from shoal.federation.client import Refusal
 from shoal.federation.courier import Update
 from shoal.federation.datagrams import BURST, DatagramClient, DatagramHub, DatagramServer
 from shoal.federation.guard import Limits
 from shoal.federation.link import Link
 from shoal.federation.serving import Serving
-from shoal.federation.slicing import DOWN, SLICE, UP, Gathering, key_of, slices
+from shoal.federation.slicing import DOWN, SLICE, UP, Gathering, key_of, refusal, refused_by, slices
 from shoal.federation.tally import Totals
 from shoal.federation.timeouts import AdaptiveTimeout, Patience
 
@@ -130,16 +131,88 @@ def test_missing_slices_leave_the_weights_as_they_are(rule: str) -> None:
     assert hub.tick(4.0) == [] and inner.state is after, "late and replayed slices change nothing"
 
 
-def test_hostile_slices_change_nothing() -> None:
+def test_hostile_slices_change_nothing_and_are_refused() -> None:
     inner = make_hub(SIZE, limits=Limits(strikes=2))
     hub = DatagramHub(inner)
     hub.register(HELLO)
-    before = inner.state.weights.tobytes()
+    before, answers = inner.state.weights.tobytes(), []
     for sequence, value in enumerate([np.nan, 1e9, 1.0], start=1):
         for datagram in sent(sequence, np.full(SIZE, value, np.float32)):
-            assert hub.receive(datagram, "home", 0.0) == []
+            answers += hub.receive(datagram, "home", 0.0)
     assert inner.state.weights.tobytes() == before
-    assert inner.guard.refused == {"non-finite": 1, "magnitude": 1, "quarantined": 1}
+    assert inner.guard.refused == {"non-finite": 1, "magnitude": 1} and inner.guard.quarantined("one")
+    assert hub.unknown == 4, "a quarantined child is no longer known"
+    assert len(answers) == 2 and {address for _, address in answers} == {"home"}
+    found = [refused_by(datagram, "one", KEY, sequence) for sequence, (datagram, _) in enumerate(answers, start=1)]
+    assert [(one.reason, one.sequence, one.fatal) for one in found if one] == [
+        ("non-finite", 1, False),
+        ("magnitude", 2, True),
+    ]
+
+
+def test_a_refusal_is_signed_and_belongs_to_one_push() -> None:
+    refused = wire.Refused(
+        reason="magnitude", message="largest value 1e+09; at most 1 is accepted", sequence=3, fatal=False
+    )
+    datagram = refusal("one", KEY, 3, 7, refused)
+    assert refused_by(datagram, "one", KEY, 3) == refused and len(datagram) <= 1472
+    assert refused_by(datagram, "one", KEY, 2) is None and refused_by(datagram, "two", KEY, 3) is None
+    assert refused_by(datagram, "one", key_of(TOKEN, "one", "run-1", "life", 2), 3) is None
+    assert refused_by(datagram[:-20] + bytes([datagram[-20] ^ 1]) + datagram[-19:], "one", KEY, 3) is None
+    for other in (sent(3, direction=DOWN)[0], b"SHU\x03", b"", datagram[:40]):
+        assert refused_by(other, "one", KEY, 3) is None
+    made = Gathering(DOWN, "one", KEY, SIZE)
+    assert made.receive(datagram, 0.0) == [] and made.dropped == 1
+
+
+def test_a_child_is_told_why_its_push_was_refused_and_gives_the_steps_again() -> None:
+    inner = make_hub()
+    with Serving(inner, Address("127.0.0.1", 0), datagrams=True) as serving:
+        with Link(serving.url, make_courier()) as link:
+            link.datagrams = True
+            link.give(Update(np.full(8, np.nan, np.float32), base=0, steps=5, episodes=1))
+            with pytest.raises(Refusal, match="non-finite"):
+                link.take(60.0)
+            got = None
+            link.give(Update(np.ones(8, np.float32), base=0, steps=5 + 3, episodes=1))  # as the driver does
+            while (got := link.take(60.0)) is None or got.weights is None:
+                link.give(Update(np.ones(8, np.float32), base=0))
+        assert (inner.state.steps, inner.state.episodes, inner.guard.strikes["one"]) == (8, 1, 1)
+
+
+def test_a_child_waits_as_long_as_the_parent_asks_for() -> None:
+    """More steps than fit into the time: the push is refused, and repeated under another number."""
+    inner = make_hub(limits=Limits(steps_per_second=1000.0))
+    with Serving(inner, Address("127.0.0.1", 0), datagrams=True) as serving:
+        with Link(serving.url, make_courier()) as link:
+            link.datagrams = True
+            link.give(Update(np.ones(8, np.float32), base=0, steps=1300))
+            while (got := link.take(60.0)) is None or got.weights is None:
+                link.give(Update(np.ones(8, np.float32), base=0))
+        assert inner.state.steps == 1300 and inner.guard.refused["rate"] >= 1 and not inner.guard.strikes["one"]
+
+
+@pytest.mark.parametrize("heard", [True, False])
+def test_a_quarantined_child_ends(heard: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its connection ends too, so that it learns of it even if the refusals are lost."""
+    shares = losing(monkeypatch, 0.0)
+    monkeypatch.setattr(link_module, "ASK", 0.0)
+    shares["down"] = 0.0 if heard else 1.0
+    inner = make_hub(limits=Limits(strikes=3))
+    with Serving(inner, Address("127.0.0.1", 0), datagrams=True) as serving:
+        with Link(serving.url, make_courier()) as link:
+            link.datagrams = True
+            reasons = []
+            for _ in range(20):
+                try:
+                    link.give(Update(np.full(8, 1e9, np.float32), base=0))
+                    assert link.take(60.0) is not None
+                except Refusal as refusal:
+                    reasons.append(refusal.refused.reason)
+                    if reasons[-1] == "quarantined":
+                        break
+            assert reasons[-1] == "quarantined" and set(reasons[:-1]) == ({"magnitude"} if heard else set())
+        assert not inner.sessions and inner.state.pushes == 0
 
 
 def test_rules_that_cannot_miss_slices_are_refused() -> None:

@@ -12,7 +12,7 @@ import pytest
 from shoal.federation import wire
 from shoal.federation.codec import decode, encode
 from shoal.federation.rules import RULES
-from shoal.federation.slicing import UP, key_of, slices
+from shoal.federation.slicing import UP, key_of, refusal, slices
 from shoal.federation.tally import Totals
 from shoal.federation.wire import Part, Reader
 
@@ -85,6 +85,9 @@ def test_datagrams_are_as_documented() -> None:
     key = key_of("0123456789abcdef", "pi-3", "run-1", "5f2b", 1)
     assert block("datagram key") == key
     assert [block("datagram push")] == list(slices(UP, "pi-3", key, 3, 7, WEIGHTS, Totals(200, 1)))
+    refused = VECTORS["refused"][0]
+    assert isinstance(refused, wire.Refused)
+    assert block("datagram refused") == refusal("pi-3", key, 3, 8, refused)
 
 
 def test_every_reason_every_message_and_every_rule_is_on_the_page() -> None:

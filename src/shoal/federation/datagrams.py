@@ -18,10 +18,22 @@ import numpy as np
 
 from shoal.core.errors import BadInput
 from shoal.federation import state, wire
+from shoal.federation.client import Refusal
 from shoal.federation.courier import Update
 from shoal.federation.guard import check_scale, scale_of
 from shoal.federation.hub import Hub
-from shoal.federation.slicing import DOWN, NOTHING, UP, Gathered, Gathering, key_of, name_of, slices
+from shoal.federation.slicing import (
+    DOWN,
+    NOTHING,
+    UP,
+    Gathered,
+    Gathering,
+    key_of,
+    name_of,
+    refusal,
+    refused_by,
+    slices,
+)
 from shoal.federation.state import Arrival
 from shoal.federation.tally import Tally, Totals
 from shoal.federation.timeouts import AdaptiveTimeout, Patience
@@ -32,6 +44,8 @@ BURST = 32  # datagrams sent at once to one address
 PAUSE = 0.001  # seconds between two bursts: about 340 Mbit/s
 RECEIVED = 4 * 2**20  # bytes that the system may keep until they are read, if it allows as many
 RULES = frozenset({"alpha_beta", "staleness"})  # rules that apply every push at once, weight by weight
+
+_Answer = Gathered | wire.Refused
 
 
 @dataclass
@@ -101,7 +115,7 @@ class DatagramHub:
     def tick(self, now: float) -> list[tuple[bytes, Any]]:
         """Apply pushes whose missing slices are overdue, with the slices that arrived."""
         answers = []
-        for sender in self._senders.values():
+        for sender in list(self._senders.values()):  # a refusal may remove one
             if now - sender.gathering.at >= SETTLE:
                 for one in sender.gathering.flush():
                     answers += self._apply(sender, one, now)
@@ -119,8 +133,7 @@ class DatagramHub:
                 hub.state, hub.federation.rule, arrival, now, by_steps=hub.federation.by_steps
             )
         except Violation as violation:
-            hub.guard.count(violation, child)
-            return []
+            return self._refused(sender, one.sequence, violation)
         except RuntimeError as error:  # all reserved versions are used until the next checkpoint: a later push counts
             self.missed += 1
             self.faults["datagrams"] = str(error)
@@ -132,6 +145,18 @@ class DatagramHub:
         answer = list(slices(DOWN, child, sender.key, one.sequence, hub.state.version, hub.state.weights))
         hub.links(child).bytes_down += sum(len(datagram) for datagram in answer)
         return [(datagram, sender.address) for datagram in answer]
+
+    def _refused(self, sender: _Sender, sequence: int, violation: Violation) -> list[tuple[bytes, Any]]:
+        """Refuse a push. After a fatal refusal its child has to join again, which a quarantined one cannot."""
+        hub, child = self.hub, sender.child
+        refused = hub.refusal(violation, child, sequence)
+        if refused.fatal:
+            del self._senders[name_of(child)]
+            if child in hub.sessions:
+                hub.sessions[child].expel(refused)
+        datagram = refusal(child, sender.key, sequence, hub.state.version, refused)
+        hub.links(child).bytes_down += len(datagram)
+        return [(datagram, sender.address)]
 
     def _checked(self, child: str, one: Gathered, new: Totals, now: float) -> Arrival:
         """The push with the parent's weights where slices are missing. Raises `Violation` for one that must not be applied."""
@@ -251,7 +276,7 @@ class DatagramClient(asyncio.DatagramProtocol):
         self._timeout = AdaptiveTimeout(Patience(least=4 * SETTLE, most=1.0))
         self._transport: asyncio.DatagramTransport | None = None
         self._begun = asyncio.Event()  # the answer: its first slice
-        self._answer: asyncio.Future[Gathered] | None = None
+        self._answer: asyncio.Future[_Answer] | None = None
         self._closed = asyncio.Event()
 
     @classmethod
@@ -273,18 +298,29 @@ class DatagramClient(asyncio.DatagramProtocol):
         return self._timeout.seconds
 
     def datagram_received(self, data: bytes, addr: Any) -> None:
+        refused = refused_by(data, self._child, self._key, self._sequence)
+        if refused is not None:
+            self._ends(refused)
+            return
         for got in self._gathering.receive(data, asyncio.get_running_loop().time()):
-            if self._answer is not None and not self._answer.done() and got.sequence == self._sequence:
-                self._answer.set_result(got)
-                self._begun.set()
+            if got.sequence == self._sequence:
+                self._ends(got)
         if self._gathering.sequence == self._sequence:
+            self._begun.set()
+
+    def _ends(self, result: _Answer) -> None:
+        if self._answer is not None and not self._answer.done():
+            self._answer.set_result(result)
             self._begun.set()
 
     def error_received(self, exc: Exception) -> None:
         """Count the datagram as lost if no socket listens at the other end."""
 
     async def exchange(self, update: Update) -> Gathered | None:
-        """Push; the slices of the answer that arrive, None if none does. Weights are missing where `there` is False."""
+        """Push; the slices of the answer that arrive, None if none does. Weights are missing where `there` is False.
+
+        Raises `Refusal`, after which the push is void.
+        """
         assert self._transport is not None
         loop = asyncio.get_running_loop()
         self._sequence += 1
@@ -302,10 +338,13 @@ class DatagramClient(asyncio.DatagramProtocol):
             self._timeout.missed()
             return None
         self._timeout.observe(loop.time() - began)
+        if isinstance(got, wire.Refused):
+            self._tally.refused()
+            raise Refusal(got)
         self._tally.applied(self._sequence)
         return got
 
-    async def _answered(self, answer: asyncio.Future[Gathered], patience: float) -> Gathered | None:
+    async def _answered(self, answer: asyncio.Future[_Answer], patience: float) -> _Answer | None:
         """The answer when it is complete, or SETTLE after its last slice; None if it does not begin in time."""
         loop = asyncio.get_running_loop()
         try:

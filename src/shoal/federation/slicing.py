@@ -2,7 +2,7 @@
 
     offset  bytes  meaning
     0       3      "SHU"
-    3       1      1: from a child, 2: from the parent
+    3       1      1: from a child, 2: from the parent, 3: a refusal by the parent
     4       8      the child: first bytes of the SHA-256 of its name
     12      8      sequence number of the push
     20      8      base version of the push; in an answer, the parent's version
@@ -14,6 +14,7 @@
     56      4 n    float32 values: n = 320, fewer in the last slice
     ...     16     first bytes of the HMAC-SHA256 of all preceding bytes
 
+A refusal has the same header, with zeros from offset 28 on, and the JSON object of `wire.Refused` in place of the values.
 The key derives from the child's token, the run and the connection, so that datagrams of an earlier connection mean nothing.
 """
 
@@ -26,11 +27,13 @@ import struct
 from collections.abc import Iterator
 from typing import NamedTuple
 
+import msgspec
 import numpy as np
 
+from shoal.federation import wire
 from shoal.federation.tally import Totals
 
-MAGIC, UP, DOWN = b"SHU", 1, 2
+MAGIC, UP, DOWN, REFUSED = b"SHU", 1, 2, 3
 HEAD = struct.Struct("<3sB8sQQIIQQf")
 TAG = 16
 SLICE = 320  # values; a datagram then fits into an Ethernet frame
@@ -77,8 +80,36 @@ def slices(
     whole, counts = (MAGIC, direction, name_of(child), sequence, version, len(values)), (*totals, took or 0.0)
     for offset in (SLICE * ((first + index) % number) for index in range(number)):
         head = HEAD.pack(*whole, offset, *counts)
-        body = head + values[offset : offset + SLICE].tobytes()
-        yield body + hmac.digest(key, body, "sha256")[:TAG]
+        yield _signed(head + values[offset : offset + SLICE].tobytes(), key)
+
+
+def refusal(child: str, key: bytes, sequence: int, version: int, refused: wire.Refused) -> bytes:
+    """The datagram that refuses a push."""
+    head = HEAD.pack(MAGIC, REFUSED, name_of(child), sequence, version, 0, 0, *NOTHING, 0.0)
+    return _signed(head + msgspec.json.encode(refused), key)
+
+
+def refused_by(datagram: bytes, child: str, key: bytes, sequence: int) -> wire.Refused | None:
+    """The refusal of push `sequence`; None if the datagram is anything else."""
+    body = _checked(datagram, key) if datagram[3:4] == bytes([REFUSED]) else None
+    if body is None or HEAD.unpack_from(body)[:4] != (MAGIC, REFUSED, name_of(child), sequence):
+        return None
+    try:
+        header = wire.TO_CHILD.decode(body[HEAD.size :])
+    except msgspec.DecodeError:
+        return None
+    return header if isinstance(header, wire.Refused) else None
+
+
+def _signed(body: bytes, key: bytes) -> bytes:
+    return body + hmac.digest(key, body, "sha256")[:TAG]
+
+
+def _checked(datagram: bytes, key: bytes) -> bytes | None:
+    """A datagram without its tag; None if the tag is wrong or there is nothing behind the header."""
+    body, tag = datagram[:-TAG], datagram[-TAG:]
+    right = len(body) > HEAD.size and hmac.compare_digest(hmac.digest(key, body, "sha256")[:TAG], tag)
+    return body if right else None
 
 
 class Gathering:
@@ -93,8 +124,8 @@ class Gathering:
 
     def receive(self, datagram: bytes, now: float) -> list[Gathered]:
         """Take a slice; the vectors that it ends: an incomplete one if a newer has begun, and one that is now complete."""
-        body, tag = datagram[:-TAG], datagram[-TAG:]
-        if len(body) <= HEAD.size or not hmac.compare_digest(hmac.digest(self._key, body, "sha256")[:TAG], tag):
+        body = _checked(datagram, self._key)
+        if body is None:
             return self._drop()
         magic, direction, name, sequence, version, size, offset, steps, episodes, took = HEAD.unpack_from(body)
         count = min(SLICE, self._size - offset)
