@@ -182,6 +182,27 @@ def test_the_last_weights_are_given_at_the_end() -> None:
     assert [update.steps for update in link.given] == [10]
 
 
+@pytest.mark.parametrize("lost", [0, 1, 2, 9])
+def test_a_last_push_without_an_answer_is_followed_by_another(lost: int) -> None:
+    """The link counts the steps of lost pushes with the next one, so there has to be a next one; for a change, an empty one."""
+    link = FakeLink(takes="delta")
+    drive = driver(link, ExchangeConfig(every_updates=100))
+    drive(report(1, [1, 1]))
+    link.answers += [Exchanged(0, None)] * lost + [answer(1, [1, 1])]
+    drive.finish(state([1, 1]))
+    assert [update.steps for update in link.given] == [10] + [0] * min(lost, 4)
+    assert [float(update.vector.sum()) for update in link.given] == [2.0] + [0.0] * min(lost, 4)
+
+
+def test_the_answer_to_a_push_before_the_end_may_be_lost_too() -> None:
+    link = FakeLink()
+    drive = driver(link)
+    drive(report(1, [1, 1]))
+    link.answers += [Exchanged(0, None), answer(1, [1, 1])]
+    drive.finish(state([1, 1]))
+    assert [update.steps for update in link.given] == [10, 0]
+
+
 def sample(generator: np.random.Generator, n: int) -> Counts:
     x = generator.normal(3.0, 2.0, (n, 2))
     return Counts(n, x.mean(0), np.square(x - x.mean(0)).sum(0))

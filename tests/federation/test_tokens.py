@@ -16,11 +16,12 @@ from shoal.core.errors import BadInput
 from shoal.federation import wire
 from shoal.federation.client import Refusal
 from shoal.federation.courier import Courier, Update
-from shoal.federation.datagrams import UP, DatagramHub, key_of, slices
+from shoal.federation.datagrams import DatagramHub
 from shoal.federation.guard import Tokens
 from shoal.federation.hub import Hub
 from shoal.federation.link import Link
 from shoal.federation.session import Answer
+from shoal.federation.slicing import UP, key_of, slices
 from shoal.federation.status import ask
 from shoal.federation.token_files import FILE, TokenRegister, read_token
 from shoal.federation.wire import Violation

@@ -11,8 +11,9 @@ import pytest
 
 from shoal.federation import wire
 from shoal.federation.codec import decode, encode
-from shoal.federation.datagrams import key_of
 from shoal.federation.rules import RULES
+from shoal.federation.slicing import UP, key_of, refusal, slices
+from shoal.federation.tally import Totals
 from shoal.federation.wire import Part, Reader
 
 PAGE = (Path(__file__).parents[2] / "docs" / "federation.md").read_text()
@@ -80,8 +81,13 @@ def test_buffers_are_as_documented(encoding: wire.Encoding) -> None:
     np.testing.assert_allclose(decode(encoding, shown, 3), BUFFERS[encoding], atol=0.01)
 
 
-def test_the_key_of_datagrams_is_as_documented() -> None:
-    assert block("datagram key") == key_of("0123456789abcdef", "pi-3", "run-1", "5f2b", 1)
+def test_datagrams_are_as_documented() -> None:
+    key = key_of("0123456789abcdef", "pi-3", "run-1", "5f2b", 1)
+    assert block("datagram key") == key
+    assert [block("datagram push")] == list(slices(UP, "pi-3", key, 3, 7, WEIGHTS, Totals(200, 1)))
+    refused = VECTORS["refused"][0]
+    assert isinstance(refused, wire.Refused)
+    assert block("datagram refused") == refusal("pi-3", key, 3, 8, refused)
 
 
 def test_every_reason_every_message_and_every_rule_is_on_the_page() -> None:

@@ -3,7 +3,8 @@
 Modules without I/O: `wire` (messages as bytes), `protocol` (the order of messages), `codec` (vectors as bytes), `rules` (how
 the parent merges children's weights), `adoption` (how a child merges the parent's weights), `normaliser`, `guard` (admission
 and limits), `rates`, `state` (the parent's immutable state), `arrivals` (decodes and checks pushes), `hogwild` (averaging
-without a lock), `hub` (a complete parent), `session` (its side of a connection), `courier` (a complete child), `timeouts`.
+without a lock), `hub` (a complete parent), `session` (its side of a connection), `courier` (a complete child), `timeouts`,
+`slicing` (vectors as datagrams), `tally` (counts over UDP).
 Modules with I/O: `server`, `client`, `link` (a client on its own thread), `addresses` (listening addresses, TLS), `datagrams`
 (UDP on a LAN), `pardons` (ends of quarantines). Modules with training: `child` (`join`: a run that exchanges weights through
 `driver`), `parent` (`Parent`: `serving`, `judging`, `parent_folder`), `settings`, `vectors`, `local` (parent and children on

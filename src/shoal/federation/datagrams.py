@@ -1,152 +1,63 @@
-"""Exchanges by UDP datagrams, for a LAN: slices of the vector, each with an HMAC. A lost slice is skipped, never resent.
+"""Exchanges by UDP datagrams, for a LAN: slices of the vector (`slicing`). A lost slice is skipped, never resent.
 
-    offset  bytes  meaning
-    0       3      "SHU"
-    3       1      1: from a child, 2: from the parent
-    4       8      the child: first bytes of the SHA-256 of its name
-    12      8      sequence number of the push
-    20      8      base version of the push; in an answer, the parent's version
-    28      4      size of the vector
-    32      4      offset of the first value, a multiple of 320
-    36      4      steps since the push before
-    40      4      episodes since the push before
-    44      4      float32: milliseconds of the exchange before, 0 if unknown
-    48      4 n    float32 values: n = 320, fewer in the last slice
-    ...     16     first bytes of the HMAC-SHA256 of all preceding bytes
-
-A child joins over WebSocket, which proves its token; the key of its datagrams derives from that token, the run and the
-connection, so that datagrams of an earlier connection mean nothing. Where slices of a push are missing, the parent keeps its
-weights; where slices of the answer are missing, the child keeps its own.
+A child joins over WebSocket, which proves its token. Where slices of a push are missing, the parent keeps its weights; where
+slices of the answer are missing, the child keeps its own.
 """
 
 from __future__ import annotations
 
 import asyncio
-import hashlib
-import hmac
-import math
 import socket
-import struct
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple, cast
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, cast
 
 import numpy as np
 
 from shoal.core.errors import BadInput
 from shoal.federation import state, wire
+from shoal.federation.client import Refusal
 from shoal.federation.courier import Update
 from shoal.federation.guard import check_scale, scale_of
 from shoal.federation.hub import Hub
+from shoal.federation.slicing import (
+    DOWN,
+    NOTHING,
+    UP,
+    Gathered,
+    Gathering,
+    key_of,
+    name_of,
+    refusal,
+    refused_by,
+    slices,
+)
 from shoal.federation.state import Arrival
+from shoal.federation.tally import Tally, Totals
 from shoal.federation.timeouts import AdaptiveTimeout, Patience
 from shoal.federation.wire import Violation
 
-MAGIC, UP, DOWN = b"SHU", 1, 2
-HEAD = struct.Struct("<3sB8sQQIIIIf")
-TAG = 16
-SLICE = 320  # values; a datagram then fits into an Ethernet frame
-SETTLE = 0.05  # seconds to wait for further slices of a push after the last one
-GOLDEN = 0.6180339887498949  # multiples of it, modulo 1, are spread evenly
+SETTLE = 0.05  # seconds to wait for further slices of a vector after the last one
 BURST = 32  # datagrams sent at once to one address
 PAUSE = 0.001  # seconds between two bursts: about 340 Mbit/s
 RECEIVED = 4 * 2**20  # bytes that the system may keep until they are read, if it allows as many
 RULES = frozenset({"alpha_beta", "staleness"})  # rules that apply every push at once, weight by weight
 
-
-class Gathered(NamedTuple):
-    """The slices of one vector that arrived."""
-
-    sequence: int
-    version: int
-    steps: int
-    episodes: int
-    took: float | None  # milliseconds of the exchange before
-    values: np.ndarray  # [P] float32, 0 where nothing arrived
-    there: np.ndarray  # [P] bool
+_Answer = Gathered | wire.Refused
 
 
-def key_of(token: str, child: str, run: str, life: str, attempt: int) -> bytes:
-    """The key of a child's datagrams, another one for each of its connections: `life` and `attempt` are those of its hello."""
-    text = f"shoal datagrams of {child}\n{attempt}\n{run}\n{life}"
-    return hmac.digest(hashlib.sha256(token.encode()).digest(), text.encode(), "sha256")
+@dataclass
+class _Sender:
+    """A registered child at the parent."""
 
-
-def name_of(child: str) -> bytes:
-    """The name of a child in a datagram."""
-    return hashlib.sha256(child.encode()).digest()[:8]
-
-
-def slices(
-    direction: int,
-    child: str,
-    key: bytes,
-    sequence: int,
-    version: int,
-    vector: np.ndarray,
-    steps: int = 0,
-    episodes: int = 0,
-    took: float | None = None,
-) -> Iterator[bytes]:
-    """The datagrams of a vector. Each sequence number begins elsewhere, since it is mostly the last ones that get lost."""
-    values = np.ascontiguousarray(vector, "<f4")
-    number = -(-len(values) // SLICE)
-    first = int(sequence * GOLDEN % 1.0 * number)
-    whole, counts = (MAGIC, direction, name_of(child), sequence, version, len(values)), (steps, episodes, took or 0.0)
-    for offset in (SLICE * ((first + index) % number) for index in range(number)):
-        head = HEAD.pack(*whole, offset, *counts)
-        body = head + values[offset : offset + SLICE].tobytes()
-        yield body + hmac.digest(key, body, "sha256")[:TAG]
-
-
-class Gathering:
-    """Assembles the slices of one sender. Drops and counts forged, repeated and outdated ones."""
-
-    def __init__(self, direction: int, child: str, key: bytes, size: int, after: int = 0) -> None:
-        self.dropped = 0
-        self.at = 0.0  # when the last slice came
-        self._direction, self._name, self._key, self._size = direction, name_of(child), key, size
-        self._after = after  # sequence numbers up to here are outdated
-        self._now: Gathered | None = None
-
-    def receive(self, datagram: bytes, now: float) -> list[Gathered]:
-        """Take a slice; the vectors that it ends: an incomplete one if a newer has begun, and one that is now complete."""
-        body, tag = datagram[:-TAG], datagram[-TAG:]
-        if len(body) <= HEAD.size or not hmac.compare_digest(hmac.digest(self._key, body, "sha256")[:TAG], tag):
-            return self._drop()
-        magic, direction, name, sequence, version, size, offset, steps, episodes, took = HEAD.unpack_from(body)
-        count = min(SLICE, self._size - offset)
-        right = (magic, direction, name, size) == (MAGIC, self._direction, self._name, self._size)
-        if not right or offset % SLICE or count <= 0 or len(body) != HEAD.size + 4 * count or sequence <= self._after:
-            return self._drop()
-        ended = []
-        if self._now is not None and sequence != self._now.sequence:
-            if sequence < self._now.sequence:
-                return self._drop()
-            ended += self.flush()
-        if self._now is None:
-            values, there = np.zeros(self._size, np.float32), np.zeros(self._size, bool)
-            known = took if 0.0 < took < math.inf else None
-            self._now = Gathered(sequence, version, steps, episodes, known, values, there)
-        if self._now.there[offset]:
-            return ended + self._drop()
-        self._now.values[offset : offset + count] = np.frombuffer(body, "<f4", count, HEAD.size)
-        self._now.there[offset : offset + count] = True
-        self.at = now
-        return ended + (self.flush() if self._now.there.all() else [])
-
-    def flush(self) -> list[Gathered]:
-        """End the current vector with the slices that have arrived."""
-        if self._now is None:
-            return []
-        done, self._now = self._now, None
-        self._after = done.sequence
-        return [done]
-
-    def _drop(self) -> list[Gathered]:
-        self.dropped += 1
-        return []
+    child: str
+    token: str
+    key: bytes
+    gathering: Gathering
+    counted: Totals = NOTHING  # totals of its last applied push
+    address: Any = None
 
 
 class DatagramHub:
@@ -161,96 +72,119 @@ class DatagramHub:
         self.unknown = 0  # datagrams from children that are not registered
         self.faults: dict[str, str] = {}  # why the last push could not be applied, under `datagrams`
         self.missed = 0  # pushes that could not be applied; their children are not at fault
-        self._children: dict[bytes, tuple[str, bytes, Gathering]] = {}
-        self._shown: dict[str, str] = {}  # {child: its token}
+        self._senders: dict[bytes, _Sender] = {}  # by the child's name in a datagram
         self._tokens = hub.guard.tokens  # the tokens that they were checked against
-        self._addresses: dict[str, Any] = {}
 
     def register(self, hello: wire.Hello) -> None:
         """Accept datagrams of this connection, whose token was checked. Without a `life` they could be replayed: none then."""
         child, token = hello.child, hello.token
         self.hub.guard.admit(token, child)
-        self._shown.pop(child, None)
-        self._children.pop(name_of(child), None)
+        self._senders.pop(name_of(child), None)
         if not hello.life:
             return
         last = self.hub.state.children[child].sequence if child in self.hub.state.children else 0
         key = key_of(token, child, self.hub.federation.run, hello.life, hello.attempt)
-        self._shown[child] = token
-        self._children[name_of(child)] = child, key, Gathering(UP, child, key, len(self.hub.state.weights), last)
+        gathering = Gathering(UP, child, key, len(self.hub.state.weights), last)
+        self._senders[name_of(child)] = _Sender(child, token, key, gathering)
         self.hub.state = state.joined(self.hub.state, child)
 
     def receive(self, datagram: bytes, address: Any, now: float) -> list[tuple[bytes, Any]]:
         """Take a datagram; the datagrams to send, with their addresses."""
         if self._tokens is not self.hub.guard.tokens:
             self._readmit()
-        known = self._children.get(datagram[4:12])
-        if known is None:
+        sender = self._senders.get(datagram[4:12])
+        if sender is None:
             self.unknown += 1
             return []
-        child, _, gathering = known
-        before = gathering.dropped
-        ended = gathering.receive(datagram, now)
-        if gathering.dropped == before:
-            self._addresses[child] = address  # only if the key was right
-            self.hub.links(child).bytes_up += len(datagram)
-        return [answer for one in ended for answer in self._apply(*known[:2], one, now)]
+        before = sender.gathering.dropped
+        ended = sender.gathering.receive(datagram, now)
+        if sender.gathering.dropped == before:
+            sender.address = address  # only if the key was right
+            self.hub.links(sender.child).bytes_up += len(datagram)
+        return [answer for one in ended for answer in self._apply(sender, one, now)]
 
     def _readmit(self) -> None:
         """Check all children against the changed tokens; forget those whose token was revoked."""
         self._tokens = self.hub.guard.tokens
-        for child, token in list(self._shown.items()):
+        for name, sender in list(self._senders.items()):
             try:
-                self._tokens.check(token, child)
+                self._tokens.check(sender.token, sender.child)
             except Violation:
-                del self._shown[child], self._children[name_of(child)]
+                del self._senders[name]
 
     def tick(self, now: float) -> list[tuple[bytes, Any]]:
         """Apply pushes whose missing slices are overdue, with the slices that arrived."""
         answers = []
-        for child, key, gathering in self._children.values():
-            if now - gathering.at >= SETTLE:
-                for one in gathering.flush():
-                    answers += self._apply(child, key, one, now)
+        for sender in list(self._senders.values()):  # a refusal may remove one
+            if now - sender.gathering.at >= SETTLE:
+                for one in sender.gathering.flush():
+                    answers += self._apply(sender, one, now)
         return answers
 
-    def _apply(self, child: str, key: bytes, one: Gathered, now: float) -> list[tuple[bytes, Any]]:
-        hub, before = self.hub, self.hub.state
+    def _apply(self, sender: _Sender, one: Gathered, now: float) -> list[tuple[bytes, Any]]:
+        """Apply a push; the datagrams of its answer."""
+        hub, child = self.hub, sender.child
         if hub.stop:
             return []
+        new = one.totals.since(sender.counted)
         try:
-            hub.guard.pace(child, one.values.nbytes, now)
-            hub.guard.check_steps(child, one.steps, now)
-            if hub.guard.quarantined(child):
-                raise Violation("quarantined", f"{child!r} is quarantined")
-            check_scale("weights", scale_of(one.values), scale_of(before.weights), hub.guard.limits.ratio)
-            missed = before.weights if hub.federation.rule.takes == "weights" else np.float32(0)
-            vector = np.where(one.there, one.values, missed)
-            arrival = Arrival(child, one.sequence, one.version, vector, one.steps, one.episodes)
-            hub.state, _ = state.apply(before, hub.federation.rule, arrival, now, by_steps=hub.federation.by_steps)
+            arrival = self._checked(child, one, new, now)
+            hub.state, applied = state.apply(
+                hub.state, hub.federation.rule, arrival, now, by_steps=hub.federation.by_steps
+            )
         except Violation as violation:
-            hub.guard.count(violation, child)
-            return []
+            return self._refused(sender, one.sequence, violation)
         except RuntimeError as error:  # all reserved versions are used until the next checkpoint: a later push counts
             self.missed += 1
             self.faults["datagrams"] = str(error)
             return []
         self.faults.pop("datagrams", None)
-        hub.counted(
-            wire.Push(
-                child=child,
-                sequence=one.sequence,
-                base=one.version,
-                architecture=hub.federation.architecture,
-                episodes=one.episodes,
-                steps=one.steps,
-                took=one.took,
-            ),
-            now,
-        )
-        answer = list(slices(DOWN, child, key, one.sequence, hub.state.version, hub.state.weights))
+        sender.counted = one.totals  # of a push that had been applied before as well: its steps are counted
+        if applied:
+            self._count(child, one, new, now)
+        answer = list(slices(DOWN, child, sender.key, one.sequence, hub.state.version, hub.state.weights))
         hub.links(child).bytes_down += sum(len(datagram) for datagram in answer)
-        return [(datagram, self._addresses[child]) for datagram in answer]
+        return [(datagram, sender.address) for datagram in answer]
+
+    def _refused(self, sender: _Sender, sequence: int, violation: Violation) -> list[tuple[bytes, Any]]:
+        """Refuse a push. After a fatal refusal its child has to join again, which a quarantined one cannot."""
+        hub, child = self.hub, sender.child
+        refused = hub.refusal(violation, child, sequence)
+        if refused.fatal:
+            del self._senders[name_of(child)]
+            if child in hub.sessions:
+                hub.sessions[child].expel(refused)
+        datagram = refusal(child, sender.key, sequence, hub.state.version, refused)
+        hub.links(child).bytes_down += len(datagram)
+        return [(datagram, sender.address)]
+
+    def _checked(self, child: str, one: Gathered, new: Totals, now: float) -> Arrival:
+        """The push with the parent's weights where slices are missing. Raises `Violation` for one that must not be applied."""
+        hub = self.hub
+        hub.guard.pace(child, one.values.nbytes, now)
+        if min(new) < 0:
+            raise Violation("malformed", f"totals that shrink by {-min(new)}", fatal=False)
+        hub.guard.check_steps(child, new.steps, now)
+        if hub.guard.quarantined(child):
+            raise Violation("quarantined", f"{child!r} is quarantined")
+        weights = hub.state.weights
+        check_scale("weights", scale_of(one.values), scale_of(weights), hub.guard.limits.ratio)
+        missed = weights if hub.federation.rule.takes == "weights" else np.float32(0)
+        vector = np.where(one.there, one.values, missed)
+        return Arrival(child, one.sequence, one.version, vector, new.steps, new.episodes)
+
+    def _count(self, child: str, one: Gathered, new: Totals, now: float) -> None:
+        """Tell those that count applied pushes."""
+        push = wire.Push(
+            child=child,
+            sequence=one.sequence,
+            base=one.version,
+            architecture=self.hub.federation.architecture,
+            episodes=new.episodes,
+            steps=new.steps,
+            took=one.took,
+        )
+        self.hub.counted(push, now)
 
 
 def _with_room(transport: asyncio.BaseTransport) -> asyncio.DatagramTransport:
@@ -332,55 +266,98 @@ class DatagramServer(asyncio.DatagramProtocol):
 
 
 class DatagramClient(asyncio.DatagramProtocol):
-    """A child's UDP socket. `sequence` comes from its welcome."""
+    """A child's UDP socket. `sequence` comes from its welcome, `tally` from its earlier connections."""
 
-    def __init__(self, child: str, key: bytes, size: int, sequence: int) -> None:
-        self._child, self._key, self._sequence = child, key, sequence
+    def __init__(self, child: str, key: bytes, size: int, sequence: int, tally: Tally | None = None) -> None:
+        self._child, self._key, self._sequence, self._tally = child, key, sequence, tally or Tally()
+        self._tally.joined(sequence)
         self._gathering = Gathering(DOWN, child, self._key, size, sequence)
-        self._timeout = AdaptiveTimeout(Patience(least=2 * SETTLE, most=1.0))
+        # The parent answers an incomplete push up to two SETTLE after its last slice: even a short timeout leaves time for that.
+        self._timeout = AdaptiveTimeout(Patience(least=4 * SETTLE, most=1.0))
         self._transport: asyncio.DatagramTransport | None = None
-        self._answer: asyncio.Future[Gathered] | None = None
+        self._begun = asyncio.Event()  # the answer: its first slice
+        self._answer: asyncio.Future[_Answer] | None = None
         self._closed = asyncio.Event()
 
     @classmethod
-    async def open(cls, host: str, port: int, *, child: str, key: bytes, size: int, sequence: int) -> DatagramClient:
+    async def open(
+        cls, host: str, port: int, *, child: str, key: bytes, size: int, sequence: int, tally: Tally | None = None
+    ) -> DatagramClient:
         """Open a socket to this parent."""
         _, made = await asyncio.get_running_loop().create_datagram_endpoint(
-            lambda: cls(child, key, size, sequence), remote_addr=(host, port)
+            lambda: cls(child, key, size, sequence, tally), remote_addr=(host, port)
         )
         return made
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = _with_room(transport)
 
+    @property
+    def patience(self) -> float:
+        """Seconds that the next exchange waits for the first slice of its answer."""
+        return self._timeout.seconds
+
     def datagram_received(self, data: bytes, addr: Any) -> None:
+        refused = refused_by(data, self._child, self._key, self._sequence)
+        if refused is not None:
+            self._ends(refused)
+            return
         for got in self._gathering.receive(data, asyncio.get_running_loop().time()):
-            if self._answer is not None and not self._answer.done() and got.sequence == self._sequence:
-                self._answer.set_result(got)
+            if got.sequence == self._sequence:
+                self._ends(got)
+        if self._gathering.sequence == self._sequence:
+            self._begun.set()
+
+    def _ends(self, result: _Answer) -> None:
+        if self._answer is not None and not self._answer.done():
+            self._answer.set_result(result)
+            self._begun.set()
 
     def error_received(self, exc: Exception) -> None:
         """Count the datagram as lost if no socket listens at the other end."""
 
     async def exchange(self, update: Update) -> Gathered | None:
-        """Push; the slices of the answer that arrive, or None. Weights are missing where `there` is False."""
+        """Push; the slices of the answer that arrive, None if none does. Weights are missing where `there` is False.
+
+        Raises `Refusal`, after which the push is void.
+        """
         assert self._transport is not None
         loop = asyncio.get_running_loop()
         self._sequence += 1
+        self._begun.clear()
         self._answer, began = loop.create_future(), loop.time()
-        counts = (update.steps, update.episodes, update.took)
-        sent = slices(UP, self._child, self._key, self._sequence, update.base, update.vector, *counts)
+        totals = self._tally.push(self._sequence, update.steps, update.episodes)
+        sent = slices(UP, self._child, self._key, self._sequence, update.base, update.vector, totals, update.took)
         for number, datagram in enumerate(sent, start=1):
             self._transport.sendto(datagram)
             if number % BURST == 0:
                 await asyncio.sleep(PAUSE)
         takes = loop.time() - began  # the answer is as long, and paced as well
+        got = await self._answered(self._answer, self._timeout.seconds + takes)
+        if got is None:
+            self._timeout.missed()
+            return None
+        self._timeout.observe(loop.time() - began)
+        if isinstance(got, wire.Refused):
+            self._tally.refused()
+            raise Refusal(got)
+        self._tally.applied(self._sequence)
+        return got
+
+    async def _answered(self, answer: asyncio.Future[_Answer], patience: float) -> _Answer | None:
+        """The answer when it is complete, or SETTLE after its last slice; None if it does not begin in time."""
+        loop = asyncio.get_running_loop()
         try:
-            got = await asyncio.wait_for(self._answer, self._timeout.seconds + takes)
-            self._timeout.observe(loop.time() - began)
-            return got
+            await asyncio.wait_for(self._begun.wait(), patience)
         except TimeoutError:
-            found = self._gathering.flush()
-            return found[0] if found and found[0].sequence == self._sequence else None
+            self._gathering.skip(self._sequence)
+            return None
+        while not answer.done():
+            left = self._gathering.at + SETTLE - loop.time()
+            if left <= 0.0:
+                return self._gathering.flush()[0]
+            await asyncio.wait({answer}, timeout=left)
+        return answer.result()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._closed.set()

@@ -28,6 +28,7 @@ from shoal.federation.vectors import StateVectors
 RETURNS = 256  # at most this many returns are sent with a push
 LOOK = 0.05  # seconds between two checks of the connection, for a child that waits
 LAST = 10.0  # seconds allowed for the last exchange of a run
+LAST_PUSHES = 5  # over UDP, pushes at the end of a run until one is answered
 
 
 class Now(NamedTuple):
@@ -70,6 +71,7 @@ class ExchangeDriver:
         )  # the parent's statistics in its last answer, and this child's then
         self._given: _Given | None = None
         self._refused = False
+        self._lost = False  # the last push had no answer: only a later one tells the parent its steps for certain
         self._steps = self._counted = self._episodes = 0  # since the last push; of the run, already counted; episodes
         self._returns: deque[float] = deque(maxlen=RETURNS)
         self._version = 0  # of the run, at the last push
@@ -105,9 +107,14 @@ class ExchangeDriver:
                 now = self._adopted(now, got)  # the last push contains only what the open one did not
             elif self._given is not None:
                 return  # without its answer, a push would repeat what the parent may have applied
-        if self._steps and not self.told_to_stop:
+        for _ in range(LAST_PUSHES):
+            if not (self._steps or self._lost) or self.told_to_stop:
+                return
             self._give(now, self._version)
-            self._wait(LAST)
+            got = self._wait(LAST)
+            if got is None:
+                return
+            now = self._adopted(now, got)
 
     def _now(self, state: LearnerState) -> Now:
         vectors = self._vectors
@@ -177,6 +184,7 @@ class ExchangeDriver:
         given, self._given = self._given, None
         assert given is not None
         pushed = given.now
+        self._lost = got.weights is None
         # Also where the weights are not adopted: the parent has counted the observations of the push.
         now = now._replace(counts=self._with_others(now.counts, given, got))
         if got.weights is None or not adopts_now(self._welcome.adopts, got.version, self._base):

@@ -103,6 +103,17 @@ class Hub:
         for session in [*self.sessions.values(), *self.watchers]:
             session.recheck()
 
+    def refusal(self, violation: Violation, child: str, sequence: int | None = None) -> wire.Refused:
+        """Count a refusal; the message that tells it. It is fatal if it leads to quarantine."""
+        self.guard.count(violation, child)
+        return wire.Refused(
+            reason=violation.reason,
+            message=str(violation)[:256],
+            sequence=sequence,
+            fatal=violation.fatal or (bool(child) and self.guard.quarantined(child)),
+            retry_after=violation.retry_after,
+        )
+
     def tick(self, now: float) -> None:
         """Advance the clock: rounds may end."""
         if self.stop:

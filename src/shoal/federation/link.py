@@ -29,7 +29,9 @@ from shoal.core.errors import BadInput, RunFailed, ShoalError
 from shoal.federation.addresses import Address
 from shoal.federation.client import Client, Listener, Lost, Over, Refusal, join
 from shoal.federation.courier import Courier, Exchanged, Update
-from shoal.federation.datagrams import DatagramClient, key_of
+from shoal.federation.datagrams import DatagramClient
+from shoal.federation.slicing import Gathered, key_of
+from shoal.federation.tally import Tally
 from shoal.federation.timeouts import AdaptiveTimeout, backoff
 
 ASK = 1.0  # over UDP, seconds between two status requests, which tell whether training is over
@@ -65,6 +67,7 @@ class Link:
         self._results: queue.SimpleQueue[Exchanged | ShoalError] = queue.SimpleQueue()
         self._busy = self._closing = False
         self._udp: tuple[Client, DatagramClient] | None = None  # with the connection that it belongs to
+        self._tally = Tally()
         self._asked = 0.0
         self._error: ShoalError | None = None  # what ended the link
         self._listens: Future[str] = Future()
@@ -222,15 +225,36 @@ class Link:
             courier, size = self.courier, welcome.size
             key = key_of(courier.token, courier.child, welcome.run, courier.life, courier.attempt)
             about: dict[str, Any] = {"child": courier.child, "key": key, "size": size, "sequence": welcome.sequence}
-            opened = await DatagramClient.open(at.hostname, at.port, **about)
+            opened = await DatagramClient.open(at.hostname, at.port, **about, tally=self._tally)
             self._udp, self._asked = (client, opened), time.monotonic()
-        got = await self._udp[1].exchange(update)
+        got = await self._exchanged(self._udp[1], update)
         stop = False
         if time.monotonic() - self._asked >= ASK:
-            stop, self._asked = bool((await client.status()).get("stop")), time.monotonic()
+            stop, self._asked = await self._stopped(client), time.monotonic()
         if got is None:
             return Exchanged(update.base, None, stop=stop)
         return Exchanged(got.version, got.values, applied=True, stop=stop, missing=~got.there)
+
+    async def _exchanged(self, udp: DatagramClient, update: Update) -> Gathered | None:
+        """Push, and once more after each pause that the parent asks for."""
+        while True:
+            try:
+                return await udp.exchange(update)
+            except Refusal as refusal:
+                if refusal.refused.reason != "rate":
+                    raise
+                await asyncio.sleep(refusal.refused.retry_after or 0.1)
+
+    async def _stopped(self, client: Client) -> bool:
+        """Whether training is over. A refusal here ends the connection, but is no answer to the push, which may be applied."""
+        try:
+            return bool((await client.status()).get("stop"))
+        except Refusal as refusal:
+            if refusal.refused.reason in FINAL:
+                raise
+            if refusal.refused.fatal:
+                raise Lost(str(refusal)) from None
+            return False
 
     async def _close_udp(self) -> None:
         if self._udp is not None:

@@ -95,18 +95,10 @@ class Session:
     def refuse(self, violation: Violation, sequence: int | None = None) -> Answer:
         """Refuse with a reason and count it; close if the violation is fatal or leads to quarantine."""
         child = self._hello.child if self._hello and not self._hello.watches else ""  # a watcher may use any name
-        self._hub.guard.count(violation, child)
-        fatal = violation.fatal or (bool(child) and self._hub.guard.quarantined(child))
-        if fatal:
+        refused = self._hub.refusal(violation, child, sequence)
+        if refused.fatal:
             self._side.close()
-        refused = wire.Refused(
-            reason=violation.reason,
-            message=str(violation)[:256],
-            sequence=sequence,
-            fatal=fatal,
-            retry_after=violation.retry_after,
-        )
-        return Answer(wire.pieces(refused), fatal)
+        return Answer(wire.pieces(refused), refused.fatal)
 
     def closed_by_peer(self) -> None:
         """Clean up after the connection has ended. Must be called exactly once."""
@@ -197,6 +189,11 @@ class Session:
         """Close, because a newer connection of the same child replaces this one; later messages here are dropped."""
         self._side.close()
         self._ended("superseded", None)
+
+    def expel(self, refused: wire.Refused) -> None:
+        """End this connection with the refusal of a push that did not come over it."""
+        self._side.close()
+        self._ended(refused.reason, Answer(wire.pieces(refused), True))
 
     def recheck(self) -> None:
         """End this connection if its token is no longer valid."""
