@@ -27,7 +27,7 @@ from shoal.federation.hub import Federation, Hub
 from shoal.federation.judging import Judged, Judging
 from shoal.federation.ledger import AppliedPush, Ledger, updates_of
 from shoal.federation.parent_folder import ParentFolder, Settled
-from shoal.federation.parent_panel import ParentPanel, Shown, progress
+from shoal.federation.parent_panel import ParentPanel, progress, shown
 from shoal.federation.server import Dialled
 from shoal.federation.serving import Serving
 from shoal.federation.settings import FederationConfig, check_datagrams, overlaid, planned, rule_of, told
@@ -385,27 +385,11 @@ class Parent:
         self._sink.write(state.steps, self.ledger.metrics(state, now, seconds=self._seconds(), rejected=rejected))
 
     def _show(self, state: states.State, now: float) -> None:
-        mean, settings = self.ledger.return_mean, self.plan.settings
-        if mean is not None:
+        if (mean := self.ledger.return_mean) is not None:
             self._course.add(mean)
-        updates = updates_of(state)
-        of, done = progress(updates, self.config.updates, state.steps, settings.steps or 1)
-        self._panel.show(
-            Shown(
-                self._seconds(),
-                state.version,
-                updates,
-                state.pushes,
-                state.steps,
-                of,
-                done,
-                mean,
-                self._judging.last,
-                self._course.points,
-                self.ledger.children(state, now),
-                sum(self.hub.guard.refused.values()),
-            )
-        )
+        rest = {"seconds": self._seconds(), "evaluated": self._judging.last, "course": self._course.points}
+        rest["rejected"] = sum(self.hub.guard.refused.values())
+        self._panel.show(shown(state, self.ledger, self.config.updates, self.plan.settings.steps or 1, now, **rest))
 
     def _learner(self) -> Any:
         state = self.hub.state

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple, TextIO
 
-from shoal.federation.ledger import Child
+from shoal.federation.ledger import Child, Ledger, updates_of
+from shoal.federation.state import State
 from shoal.run.live import LiveDisplay, number
 from shoal.run.progress import clock, sparkline
 
@@ -34,6 +35,23 @@ def progress(updates: int, wanted: int | None, steps: int, budget: int) -> tuple
     if wanted is not None:
         return f"steps, {wanted:,} updates wanted", updates / wanted
     return f"of {budget:,}", steps / budget
+
+
+def shown(state: State, ledger: Ledger, wanted: int | None, budget: int, now: float, **rest: Any) -> Shown:
+    """What to show of a parent. `rest`: seconds, evaluated, course, rejected."""
+    updates = updates_of(state)
+    of, done = progress(updates, wanted, state.steps, budget)
+    return Shown(
+        version=state.version,
+        updates=updates,
+        pushes=state.pushes,
+        env_steps=state.steps,
+        budget=of,
+        done=done,
+        return_mean=ledger.return_mean,
+        children=ledger.children(state, now),
+        **rest,
+    )
 
 
 class ParentPanel(LiveDisplay[Shown]):
