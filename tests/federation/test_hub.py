@@ -9,6 +9,7 @@ from parents import ARCHITECTURE, TOKEN, Wire, connected, make_courier, make_hub
 from shoal.federation import state, wire
 from shoal.federation.courier import Courier, Exchanged, Update
 from shoal.federation.guard import Limits
+from shoal.federation.hub import Consistency
 from shoal.federation.ledger import updates_of
 from shoal.federation.normaliser import Counts
 from shoal.federation.wire import Part, Violation
@@ -181,6 +182,23 @@ def test_pulls_and_requests_for_the_status_are_limited() -> None:
         made.now = 1.0
         assert not hasattr(made.request(request).header, "reason")  # type: ignore[union-attr]
     assert hub.guard.refused == {"rate": 4} and not hub.guard.strikes
+
+
+@pytest.mark.parametrize("consistency", ["lock", "hogwild"])
+def test_a_push_without_a_reserved_version_is_put_off_until_the_next_checkpoint(consistency: Consistency) -> None:
+    hub = make_hub(consistency=consistency)
+    made = connected(hub)
+    assert exchange(made, np.ones(8)).applied
+    hub.state = hub.state._replace(ceiling=hub.state.version + 1)
+    before = hub.state
+    answer = made.request(*made.courier.push(Update(np.full(8, 2.0, np.float32), 1, steps=3)))
+    assert answer is not None and answer.header.reason == "rate" and not answer.header.fatal
+    assert "checkpoint" in answer.header.message and answer.header.retry_after > 0
+    assert made.courier.refused(answer.header) is None and made.courier.open, "it may be repeated"
+    assert hub.state is before and not hub.guard.strikes
+    hub.stored(hub.checkpoint())
+    answer = made.request(*made.courier.repeat())
+    assert answer is not None and made.courier.answered(answer).applied and hub.state.steps == 3
 
 
 def test_the_weights_that_reached_the_goal_are_a_version_but_no_update() -> None:

@@ -15,7 +15,7 @@ from websockets.asyncio.client import connect
 from websockets.asyncio.connection import Connection
 from websockets.asyncio.server import Server as Sockets
 from websockets.asyncio.server import ServerConnection, serve
-from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidMessage
+from websockets.exceptions import ConnectionClosed
 
 from shoal.core.errors import BadInput
 from shoal.federation import sockets, wire
@@ -23,6 +23,7 @@ from shoal.federation.addresses import Address, check_bind, check_pin, check_url
 from shoal.federation.hogwild import Job
 from shoal.federation.hub import Hub
 from shoal.federation.session import Answer, Session
+from shoal.federation.state import Unreserved
 from shoal.federation.timeouts import backoff
 from shoal.federation.wire import Violation
 
@@ -118,8 +119,10 @@ class Server:
             try:
                 self.hub.tick(self._clock())
                 self.faults.pop("hub", None)
-            except RuntimeError as error:  # all reserved versions are used until the next checkpoint: try again
+            except Unreserved as error:  # the next checkpoint may be stored by then: try again
                 self.faults["hub"] = str(error)
+            except Exception as error:  # also of a rule: rounds of other children may still end
+                self.faults["hub"] = f"{type(error).__name__}: {error}"
 
     async def _accepted(self, connection: ServerConnection) -> None:
         self._openings.finished(connection)
@@ -211,7 +214,7 @@ class Server:
             except BadInput as error:  # a wrong pin or URL: dialling again would not help
                 self.faults[child.url] = str(error)
                 return
-            except (OSError, TimeoutError, ConnectionClosed, InvalidHandshake, InvalidMessage) as error:
-                self.faults[child.url] = f"{type(error).__name__}: {error}"  # it may not be up yet: dial again
+            except Exception as error:  # it may not be up yet, or one of its pushes could not be handled: dial again
+                self.faults[child.url] = f"{type(error).__name__}: {error}"
             await asyncio.sleep(backoff(attempt, generator))
             attempt += 1

@@ -9,11 +9,13 @@ from shoal.federation import state, wire
 from shoal.federation.guard import ANY, Bucket
 from shoal.federation.hogwild import Job
 from shoal.federation.protocol import ParentSide, Stage
+from shoal.federation.state import Unreserved
 from shoal.federation.wire import Buffer, Message, Reason, Violation
 
 if TYPE_CHECKING:
     from shoal.federation.hub import Hub
 
+AGAIN = 1.0  # seconds after which a child repeats a push for which no version is reserved
 REPORTED = 128  # children listed in a status message; even with the longest names they fit into 64 KiB
 
 
@@ -74,6 +76,9 @@ class Session:
             return self._pushed(header, False) if job is None else job
         except Violation as violation:
             return self.refuse(violation, header.sequence if isinstance(header, wire.Push) else None)
+        except Unreserved as error:
+            assert isinstance(header, wire.Push)
+            return self.refuse(Violation("rate", str(error), fatal=False, retry_after=AGAIN), header.sequence)
 
     def end(self, job: Job) -> Answer:
         """Count the push of a finished job, even if the connection was lost; the answer to it."""

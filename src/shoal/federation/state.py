@@ -22,6 +22,10 @@ from shoal.federation.wire import Violation
 RESERVED = 1 << 20  # versions that a checkpoint reserves
 
 
+class Unreserved(RuntimeError):
+    """All versions that the last checkpoint reserved are used: nothing changes before the next one is stored."""
+
+
 class Child(NamedTuple):
     """The parent's record of a child."""
 
@@ -190,7 +194,7 @@ def _stepped(state: State, step: Step) -> State:
     if step.parent is None:
         return state._replace(memory=step.memory)
     if state.version + 1 >= state.ceiling:
-        raise RuntimeError(f"version {state.version + 1} is not covered by a checkpoint; store one first")
+        raise Unreserved(f"version {state.version + 1} is not covered by a checkpoint; store one first")
     weights = step.parent
     weights.setflags(write=False)
     moments = {
