@@ -19,6 +19,7 @@ from shoal.federation.child import planned
 from shoal.federation.hub import Hub
 from shoal.federation.ledger import updates_of
 from shoal.federation.settings import FederationConfig
+from shoal.federation.state import RESERVED
 
 STEPS = 6 * UNROLL * ENVS
 SAME = {"alpha": 1.0, "beta": 1.0}
@@ -131,6 +132,32 @@ def test_a_resumed_parent_goes_on_and_its_version_never_goes_back(tmp_path: Path
         assert second.summary[name] > first.summary[name] > 0, "counted over both"
     assert list(second.parent.ledger.times)[: len(first.parent.ledger.times)] == list(first.parent.ledger.times)
     assert second.parent.plan.settings.algo == "ppo" and second.parent.config == first.parent.config
+
+
+@pytest.mark.parametrize("damaged", [False, True])
+def test_versions_do_not_go_back_with_a_checkpoint_of_an_earlier_life(tmp_path: Path, damaged: bool) -> None:
+    """Resumed by name, or because all newer checkpoints are damaged."""
+    run, again = tmp_path / "run", {"env": None, "algo": None, "net": None, **resumed(tmp_path / "run")}
+
+    def lived(parent: Parent, version: int, steps: int) -> None:
+        parent.hub.state = parent.hub.state._replace(version=version, steps=steps)
+        parent.hub.stored(parent.folder.save(parent.hub, parent.ledger, 1.0))
+
+    with parent_of(run, algo=A2C, steps=STEPS) as first:
+        lived(first, 3, 8)
+        assert first.hub.state.steps == 8
+    with parent_of(None, **again) as second:
+        assert second.hub.state.version == RESERVED + 3
+        lived(second, RESERVED + 500, 16)
+    checkpoints = run / "checkpoints"
+    if damaged:
+        for step in (8, 16):
+            next(checkpoints.glob(f"step-{step}.*safetensors")).write_bytes(b"")
+    else:
+        again["resume"] = checkpoints / "step-0.json"
+    third = parent_of(None, **again)
+    assert third.hub.state.steps == 0
+    assert third.hub.state.version == 2 * RESERVED + 500 and updates_of(third.hub.state) == 0
 
 
 def test_a_resumed_parent_tells_its_children_the_same(tmp_path: Path) -> None:

@@ -242,6 +242,14 @@ def reserved(state: State) -> State:
     return state._replace(ceiling=state.version + RESERVED)
 
 
+def lifted(state: State, ceiling: int) -> State:
+    """A restored state whose version is at least `ceiling`, since other checkpoints have reserved versions up to there."""
+    if ceiling <= state.version:
+        return state
+    jumps = (*state.jumps[:-1], (state.jumps[-1][0], ceiling))
+    return state._replace(version=ceiling, ceiling=ceiling, jumps=jumps)
+
+
 def to_arrays(state: State) -> dict[str, np.ndarray]:
     """A checkpoint of `reserved(state)` as arrays; everything else is JSON in the bytes of `meta`."""
     memory = state.memory
