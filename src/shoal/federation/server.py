@@ -132,8 +132,8 @@ class Server:
         """Serve one connection from beginning to end."""
         closing: list[asyncio.Task[None]] = []
 
-        def ended(reason: str, answer: Answer | None) -> None:
-            closing.append(asyncio.create_task(self._last_words(connection, answer or Answer(None), reason)))
+        def ended(reason: str, answer: Answer) -> None:
+            closing.append(asyncio.create_task(self._last_words(connection, answer, reason)))
 
         try:
             session = self.hub.session(ended)
@@ -152,7 +152,8 @@ class Server:
             await self._last_words(connection, session.refuse(violation), violation.reason)
         finally:
             session.closed_by_peer()
-            await asyncio.gather(connection.close(), *closing, return_exceptions=True)
+            await asyncio.gather(*closing, return_exceptions=True)  # first, since only the first close tells its reason
+            await connection.close()
 
     async def _converse(self, connection: Connection, session: Session) -> None:
         limits, loop = self._limits, asyncio.get_running_loop()
@@ -167,8 +168,9 @@ class Server:
             answer = verdict if isinstance(verdict, Answer) else await self._answered(session)
             if answer.message is not None:
                 await sockets.send(connection, answer.message, limits.stall_seconds)
-            if answer.close:
-                await connection.close(sockets.POLICY if answer.message is not None else 1000)
+                if answer.close:
+                    await connection.close(sockets.POLICY)
+            if answer.close:  # without a message the child left, or the hub ended the session, and `_attend` says why
                 return
 
     async def _answered(self, session: Session) -> Answer:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from shoal.federation.hub import Hub
 
 AGAIN = 1.0  # seconds after which a child repeats a push for which no version is reserved
+SUPERSEDED = "a newer connection of this child took its place"
 REPORTED = 128  # children listed in a status message; even with the longest names they fit into 64 KiB
 
 
@@ -27,7 +28,7 @@ class Answer(NamedTuple):
 
 
 # Called when the hub ends a connection, with the reason and the last answer to send.
-Ended = Callable[[Reason, Answer | None], None]
+Ended = Callable[[Reason, Answer], None]
 
 
 class Session:
@@ -179,7 +180,7 @@ class Session:
             raise Violation("encoding", "weights travel as float32, float16 or int8")
         before = None if hello.watches else hub.sessions.get(hello.child)
         if before is not None and before.is_newer_than(hello):
-            raise Violation("superseded", "a newer connection of this child took its place")
+            raise Violation("superseded", SUPERSEDED)
         hub.greeting -= 1
         self._hello = hello
         self._side.welcomed(hello)
@@ -199,9 +200,14 @@ class Session:
         return mine is not None and bool(mine.life) and mine.life == hello.life and mine.attempt > hello.attempt
 
     def supersede(self) -> None:
-        """Close, because a newer connection of the same child replaces this one; later messages here are dropped."""
+        """Close, because a newer connection of the same child replaces this one; later messages here are dropped.
+
+        A process that does not hear of it connects again, and takes the place of its successor. It is told by a message too, since
+        WebSocket closes without a reason while a long answer is being sent.
+        """
         self._side.close()
-        self._ended("superseded", None)
+        refused = wire.Refused(reason="superseded", message=SUPERSEDED, fatal=True)
+        self._ended("superseded", Answer(wire.pieces(refused), True))
 
     def recheck(self) -> None:
         """End this connection if its token is no longer valid."""
