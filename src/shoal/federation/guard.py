@@ -236,6 +236,11 @@ class Guard:
         """End a quarantine."""
         del self.strikes[child]
 
+    def forget(self, child: str) -> None:
+        """Drop the rates of a child that left; its strikes stay."""
+        for rates in (self._pushes, self._bytes, self._credit):
+            rates.pop(child, None)
+
     def pace(self, child: str, bytes_: int, now: float) -> None:
         """Raise `Violation` if the child exceeds its rate of pushes or bytes."""
         if child not in self._pushes:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
-from shoal.federation import state, wire
+from shoal.federation import wire
 from shoal.federation.guard import ANY, Bucket
 from shoal.federation.hogwild import Job
 from shoal.federation.protocol import ParentSide, Stage
@@ -122,8 +122,7 @@ class Session:
         if self._hello is None:
             hub.greeting -= 1
         elif hub.sessions.get(self._hello.child) is self:
-            del hub.sessions[self._hello.child]
-            hub.state = state.left(hub.state, self._hello.child)
+            hub.leave(self._hello.child)
         self._side.close()
 
     def _answer(self, message: Message, now: float) -> Answer:
@@ -173,14 +172,14 @@ class Session:
             raise Violation(
                 "architecture", f"architecture {hello.architecture!r}; this run has {federation.architecture!r}"
             )
-        known = hub.state.children
-        if not hello.watches and hello.child not in known and len(known) >= hub.guard.limits.children:
-            raise Violation("full", f"{len(known)} children are known; no other can join")
         if hello.encoding == "float64":
             raise Violation("encoding", "weights travel as float32, float16 or int8")
         before = None if hello.watches else hub.sessions.get(hello.child)
         if before is not None and before.is_newer_than(hello):
             raise Violation("superseded", SUPERSEDED)
+        known = hub.state.children
+        if not hello.watches and hello.child not in known and not hub.has_room():
+            raise Violation("full", f"{len(known)} children are known; no other can join")
         hub.greeting -= 1
         self._hello = hello
         self._side.welcomed(hello)
@@ -189,8 +188,7 @@ class Session:
         else:
             if before is not None:
                 before.supersede()
-            hub.sessions[hello.child] = self
-            hub.state = state.joined(hub.state, hello.child)
+            hub.join(hello.child, self)
             hub.greeted(hello)
         return Answer(wire.pieces(hub.welcome(hello.child)))
 

@@ -115,6 +115,12 @@ def left(state: State, name: str) -> State:
     return state if known is None else _with_child(state, name, known._replace(present=False))
 
 
+def forgotten(state: State, name: str) -> State:
+    """The state without a child that left and never pushed."""
+    assert not state.children[name].present and not state.children[name].sequence, name
+    return state._replace(children={other: child for other, child in state.children.items() if other != name})
+
+
 def is_new(state: State, name: str, sequence: int) -> bool:
     """Whether a push is not applied yet. A child may repeat only its last push; an older one is refused."""
     last = state.children.get(name, Child()).sequence
