@@ -20,7 +20,7 @@ from websockets.exceptions import InvalidStatus
 from shoal.core.errors import BadInput
 from shoal.federation import client as client_module
 from shoal.federation import state, wire
-from shoal.federation.addresses import Address, address_of, check_url, fingerprint, server_tls
+from shoal.federation.addresses import Address, address_of, check_url, fingerprint, server_tls, url_of
 from shoal.federation.client import Listener, Lost, Refusal, join
 from shoal.federation.courier import Courier, Update
 from shoal.federation.guard import Limits
@@ -124,6 +124,14 @@ def test_addresses_to_bind() -> None:
     for bad in ("127.0.0.1", "7777", "a:b", "127.0.0.1:70000", "ws://h:1"):
         with pytest.raises(BadInput, match="expected HOST:PORT"):
             address_of(bad)
+
+
+@pytest.mark.parametrize(
+    ("host", "shown"),
+    [("0.0.0.0", socket.gethostname()), ("::", socket.gethostname()), ("::1", "[::1]"), ("pi.local", "pi.local")],
+)
+def test_the_url_of_a_listener(host: str, shown: str) -> None:
+    assert url_of(Address(host, 0), 7777, tls=True) == f"wss://{shown}:7777"
 
 
 def test_pages_of_browsers_are_refused() -> None:

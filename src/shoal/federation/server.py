@@ -19,7 +19,7 @@ from websockets.exceptions import ConnectionClosed
 
 from shoal.core.errors import BadInput
 from shoal.federation import sockets, wire
-from shoal.federation.addresses import Address, check_bind, check_pin, check_url, client_tls
+from shoal.federation.addresses import Address, check_bind, check_pin, check_url, client_tls, url_of
 from shoal.federation.hogwild import Job
 from shoal.federation.hub import Hub
 from shoal.federation.session import Answer, Session
@@ -75,8 +75,7 @@ class Server:
         """The URL that children dial."""
         assert self._server is not None and self._address is not None
         port = next(iter(self._server.sockets)).getsockname()[1]
-        host = f"[{self._address.host}]" if ":" in self._address.host else self._address.host
-        return f"{'wss' if self._tls else 'ws'}://{host}:{port}"
+        return url_of(self._address, port, tls=self._tls is not None)
 
     async def __aenter__(self) -> Self:
         if self._address is not None:
