@@ -63,7 +63,9 @@ class Server:
         self._limits = hub.guard.limits
         self._options = sockets.options(sockets.payload_bytes(hub.sizes), self._limits.fragment_bytes)
         full = Violation("full", f"{self._limits.greeting} connections without an opening handshake")
-        self._openings = sockets.Openings(self._limits.greeting, lambda: hub.guard.count(full))
+        self._openings = sockets.Openings(
+            self._limits.greeting, lambda: hub.guard.count(full), self._limits.hello_seconds
+        )
         self._server: Sockets | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self._averaging: set[asyncio.Task[Answer]] = set()  # pushes on other threads
@@ -87,7 +89,7 @@ class Server:
                     self._address.port,
                     ssl=self._tls,
                     origins=[None],  # web pages in a browser may not join
-                    open_timeout=self._limits.hello_seconds,
+                    open_timeout=None,  # `Openings` cuts off what is late, counted from the beginning of TLS
                     server_header=None,
                     backlog=1024,
                     create_connection=self._openings.kind(),
@@ -124,11 +126,10 @@ class Server:
                 self.faults["hub"] = f"{type(error).__name__}: {error}"
 
     async def _accepted(self, connection: ServerConnection) -> None:
-        self._openings.finished(connection)
-        await self._attend(connection)
+        await self._attend(connection, self._openings.finished(connection))
 
-    async def _attend(self, connection: Connection) -> None:
-        """Serve one connection from beginning to end."""
+    async def _attend(self, connection: Connection, began: float) -> None:
+        """Serve one connection, which began at this time of the loop, to its end."""
         closing: list[asyncio.Task[None]] = []
 
         def ended(reason: str, answer: Answer) -> None:
@@ -141,7 +142,7 @@ class Server:
             await self._last_words(connection, Answer(wire.pieces(refused), True), violation.reason)
             return
         try:
-            await self._converse(connection, session)
+            await self._converse(connection, session, began + self._limits.hello_seconds)
         except (ConnectionClosed, ConnectionError):
             pass  # the child may return; its last push counts if it was applied
         except TimeoutError:
@@ -154,9 +155,8 @@ class Server:
             await asyncio.gather(*closing, return_exceptions=True)  # first, since only the first close tells its reason
             await connection.close()
 
-    async def _converse(self, connection: Connection, session: Session) -> None:
+    async def _converse(self, connection: Connection, session: Session, deadline: float) -> None:
         limits, loop = self._limits, asyncio.get_running_loop()
-        deadline = loop.time() + limits.hello_seconds
         while not session.closed:
             left = max(0.0, deadline - loop.time())
             if session.greeting:
@@ -211,7 +211,7 @@ class Server:
                     await sockets.send(connection, wire.pieces(call), self._limits.stall_seconds)
                     attempt = 0
                     self.faults.pop(child.url, None)
-                    await self._attend(connection)
+                    await self._attend(connection, asyncio.get_running_loop().time())
             except BadInput as error:  # a wrong pin or URL: dialling again would not help
                 self.faults[child.url] = str(error)
                 return
