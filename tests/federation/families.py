@@ -32,7 +32,7 @@ class Family(NamedTuple):
 
 def parent_of(out: Path | None, *, env: Any = "CartPole-v1", **settings: Any) -> Parent:
     federation = settings.pop("federation", FederationConfig(every_updates=1, eval_every=0))
-    return Parent(env, out=out, bind="127.0.0.1:0", federation=federation, **{**RUN, **settings})
+    return Parent(env, out=out, federation=federation, **{"bind": "127.0.0.1:0", **RUN, **settings})
 
 
 def train(out: Path, children: dict[str, dict[str, Any]], **settings: Any) -> Family:

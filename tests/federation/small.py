@@ -1,4 +1,8 @@
-"""A small device on this machine: a control group with little memory and half a core, version 1 or 2, for root."""
+"""A small device on this machine: a control group with little memory and half a core, version 1 or 2, for root.
+
+Without one, the same program runs on one core, and only its memory is measured: a limit of addresses (`ulimit -v`) is no
+substitute, since JAX reserves far more of them than it uses.
+"""
 
 from __future__ import annotations
 
@@ -16,6 +20,8 @@ PERIOD = 100_000  # microseconds
 ENTRY = """
 import atexit, os, pathlib, runpy, sys
 *groups, peak = sys.argv[1].split(os.pathsep)
+if not groups:
+    os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
 for group in groups:
     pathlib.Path(group, "cgroup.procs").write_text(str(os.getpid()))
 def keep(path=pathlib.Path(peak)):
@@ -32,12 +38,16 @@ runpy.run_module("shoal", run_name="__main__", alter_sys=True)
 
 
 class Small:
-    """`with Small(megabytes=512, cores=0.5) as device:`. Raises `OSError` where no such group can be made."""
+    """`with Small(megabytes=512, cores=0.5) as device:`; `limited` says whether a group could be made."""
 
     def __init__(self, *, megabytes: int, cores: float) -> None:
         self._bytes, self._quota = megabytes * 2**20, int(cores * PERIOD)
         self.groups: list[Path] = []
         self.how = ""
+
+    @property
+    def limited(self) -> bool:
+        return bool(self.groups)
 
     def __enter__(self) -> Self:
         name = f"shoal-{os.getpid()}-{time.monotonic_ns()}"
@@ -46,9 +56,9 @@ class Small:
                 self._version_2(ROOT / name)
             else:
                 self._version_1(ROOT / "memory" / name, ROOT / "cpu" / name)
-        except OSError:
+        except OSError as error:
             self._remove()
-            raise
+            self.how = f"measured only: no control group ({error})"
         return self
 
     def __exit__(
@@ -63,6 +73,8 @@ class Small:
     @property
     def killed(self) -> int:
         """Processes that the kernel ended because they needed more memory."""
+        if not self.limited:
+            return 0
         file = "memory.events" if self.how == "cgroup v2" else "memory.oom_control"
         counts = dict(line.split() for line in (self.groups[0] / file).read_text().splitlines())
         return int(counts.get("oom_kill", 0))
@@ -93,3 +105,4 @@ class Small:
         for group in self.groups:
             with contextlib.suppress(OSError):
                 group.rmdir()
+        self.groups = []

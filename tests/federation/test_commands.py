@@ -19,6 +19,7 @@ from websockets.asyncio.server import serve
 
 from shoal.cli.federation_flags import finished
 from shoal.cli.main import main
+from shoal.cli.parent import join_command
 from shoal.experiment import resolve
 from shoal.federation import wire
 from shoal.federation.addresses import fingerprint_of
@@ -27,6 +28,8 @@ from shoal.federation.settings import FederationConfig, told
 from shoal.federation.token_files import read_token
 from shoal.federation.wire import Violation
 from shoal.process.openssl import make_certificate
+
+PINS = f"{'00' * 32},{'11' * 32}"
 
 
 def refused(words: list[str], capsys: pytest.CaptureFixture[str]) -> str:
@@ -78,6 +81,15 @@ def token(tmp_path: Path) -> str:
         (["join", "--token-file", "T"], "give the address of one parent"),
         (["join", "ws://127.0.0.1:7777", "--token-file", "nowhere"], "cannot read the token file 'nowhere'"),
         (["federation", "locale"], "Did you mean 'local'"),
+        (["parent", "CartPole-v1", "--pin", "00" * 32], "--pin has 1 fingerprints for 0 children"),
+        (
+            ["parent", "CartPole-v1", "--pin", PINS, "--children", "wss://h:1"],
+            "--pin has 2 fingerprints for 1 children",
+        ),
+        (["parent", "CartPole-v1", "--pin", "ab", "--children", "wss://h:1"], "fingerprint 'ab'; expected the SHA-256"),
+        (["federation", "cert", "--host", ","], "--host is ',': expected at least one host name or address"),
+        (["federation", "cert", "--cert", "nowhere/c.pem"], "cannot write 'nowhere/c.pem': No such file or directory"),
+        (["federation", "cert", "--key", "nowhere/k.pem"], "cannot write 'nowhere/k.pem': No such file or directory"),
         (["federation", "local", "CartPole-v1", "--children", "0"], "--children is 0: at least 1"),
         (["federation", "local"], "give one environment"),
         (["federation", "local", "CartPole-v1", "--rule", "median"], "--rule median needs the pushes of 3 children"),
@@ -117,6 +129,23 @@ def test_a_parent_that_is_not_there(command: list[str], token: str, capsys: pyte
 @pytest.mark.parametrize("url", ["http://127.0.0.1:1", "ws://10.0.0.1:7777", "wss://u:p@h:1", "ws://127.0.0.1"])
 def test_addresses_that_no_parent_has(url: str, token: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert "address" in refused(["join", url, "--token-file", token], capsys)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--actor", "4"], "unknown option --actor. Did you mean '--actors'"),
+        (["--steps", "100"], "--steps is chosen by the parent; a child chooses --topology"),
+        (["--algo.gamma", "0.9"], "--algo.gamma is chosen by the parent"),
+        (["--alpha", "0.9"], "--alpha is chosen by the parent"),
+    ],
+)
+@pytest.mark.parametrize("where", [["ws://127.0.0.1:1"], ["--listen", "127.0.0.1:0"]])
+def test_options_that_no_child_has(
+    where: list[str], words: list[str], said: str, token: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Before it connects: a child that listens would wait for its parent first."""
+    assert said in refused(["join", *where, "--token-file", token, *words], capsys)
 
 
 @pytest.mark.parametrize("command", [["join"], ["federation", "status"]])
@@ -271,6 +300,14 @@ def test_a_certificate_and_its_fingerprint(tmp_path: Path, capsys: pytest.Captur
     assert capsys.readouterr().out.split() == ["fingerprint", fingerprint_of(cert)]
     assert key.stat().st_mode & 0o077 == 0
     assert "exists already" in refused(words, capsys)
+
+
+def test_the_join_command_of_a_parent_on_all_addresses(tmp_path: Path) -> None:
+    cert, key = tmp_path / "c.pem", tmp_path / "k.pem"
+    make_certificate(cert, key, [socket.gethostname()], 1)
+    with parent_of(tmp_path / "run", algo="a2c", steps=100, bind="0.0.0.0:0", cert=cert, key=key) as parent:
+        assert f"join wss://{socket.gethostname()}:" in join_command(parent, fingerprint_of(cert))
+        assert ":0 " not in join_command(parent, "")
 
 
 def test_the_fingerprint_of_a_chain_is_that_of_its_first_certificate(tmp_path: Path) -> None:

@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
-import numpy as np
-from parents import Wire, make_courier, make_hub, to_bytes
+import asyncio
+from collections.abc import Iterator, Sequence
+from typing import Any
 
+import numpy as np
+import pytest
+from parents import Wire, connected, make_courier, make_hub, serving, to_bytes
+
+from shoal.federation import wire
+from shoal.federation.client import Refusal, join
 from shoal.federation.courier import Update
+from shoal.federation.session import Answer, Session
+from shoal.federation.wire import Buffer
 
 
 def test_a_replayed_push_of_long_ago_is_refused_and_counted() -> None:
@@ -25,14 +34,15 @@ def test_a_replayed_push_of_long_ago_is_refused_and_counted() -> None:
 def test_what_still_comes_on_a_superseded_connection_is_dropped() -> None:
     """Its push may be repeated on the new connection: the old one must not apply it afterwards."""
     hub = make_hub(2)
-    ended = []
+    ended: list[tuple[str, Answer]] = []
     made = Wire(hub, make_courier())
     made.session = hub.session(lambda reason, answer: ended.append((reason, answer)))
     made.join()
     late = to_bytes(*made.courier.push(Update(np.ones(2, np.float32), base=0)))
     newer = Wire(hub, made.courier)
     newer.join()
-    assert ended == [("superseded", None)]
+    [(reason, last)] = ended
+    assert reason == "superseded" and b'"reason":"superseded"' in b"".join(map(bytes, last.message or []))
     before = hub.state
     answer = made.session.feed(late)
     assert answer is not None and answer.close
@@ -62,3 +72,45 @@ def test_a_connection_that_comes_late_does_not_replace_a_newer_one() -> None:
     again = Wire(hub, make_courier())  # another process: it does replace it
     again.join()
     assert ended == ["superseded"]
+
+
+@pytest.mark.parametrize("during", ["push", "answer"])
+def test_a_replaced_process_hears_of_it_in_the_middle_of_a_long_message(
+    during: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise it takes the connection for lost, connects again, and takes the place of the new process."""
+    size = 4_000_000
+    hub = make_hub(size, alpha=1.0)
+    newer: list[Wire] = []
+
+    def replaced() -> None:
+        if not newer:
+            newer.append(connected(hub))
+
+    def feed(self: Session, fragment: Buffer, real: Any = Session.feed) -> Answer | None:
+        if len(fragment) > 100_000:  # handled before the connection could be closed
+            replaced()
+        return real(self, fragment)
+
+    def fragments(message: Sequence[Buffer], real: Any = wire.fragments) -> Iterator[Buffer]:
+        for number, fragment in enumerate(real(message)):
+            if number and b'"type":"pushed"' in bytes(message[0]) + bytes(message[1]):
+                replaced()
+            yield fragment
+
+    if during == "push":
+        monkeypatch.setattr(Session, "feed", feed)
+    else:
+        monkeypatch.setattr(wire, "fragments", fragments)
+
+    weights = np.random.default_rng(0).normal(size=size).astype(np.float32)  # zstd does not make it short
+
+    async def older(url: str) -> None:
+        async with await join(url, make_courier()) as client:
+            for base in range(2):
+                await client.push(Update(weights, base=base))
+
+    with serving(hub) as url, pytest.raises(Refusal, match="superseded"):
+        asyncio.run(older(url))
+    assert hub.state.children["one"].pushes == (0 if during == "push" else 1)
+    assert hub.sessions == {"one": newer[0].session}

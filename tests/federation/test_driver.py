@@ -153,6 +153,25 @@ def test_what_is_refused_is_counted_again() -> None:
     assert (link.given[1].steps, link.given[1].episodes) == (20, 3)
 
 
+@pytest.mark.parametrize("adopts", ["always", "newer"])
+def test_a_child_whose_base_its_parent_lost_comes_back(adopts: str) -> None:
+    """It is not refused for the same base again and again, and adopts what the parent has now."""
+    link = FakeLink(beta=1.0, adopts=adopts)
+    drive = driver(link)
+    drive(report(1, [1, 1]))
+    link.answers.append(answer(900, [5, 5]))
+    drive(report(2, [1, 1]))
+    assert link.given[1].base == 900
+    link.answers.append(
+        Refusal(wire.Refused(reason="base", message="base version 900; the parent's is 7", fatal=False))
+    )
+    drive(report(3, [6, 6]))
+    assert (link.given[2].base, link.given[2].steps) == (0, 20)
+    link.answers.append(answer(8, [7, 7]))
+    np.testing.assert_array_equal(drive(report(4, [6, 6])).weights, [7, 7])
+    assert link.given[3].base == 8
+
+
 def test_a_refusal_for_good_ends_the_run() -> None:
     link = FakeLink()
     drive = driver(link)

@@ -24,6 +24,20 @@ def test_a_token_admits_its_child_alone() -> None:
         tokens.check("x" * 43, ANY)
 
 
+def test_the_shared_token_does_not_admit_a_child_that_has_its_own() -> None:
+    tokens = Tokens()
+    anyone = tokens.issue()
+    tokens.check(anyone, "pi")
+    pi = tokens.issue("pi")
+    tokens.check(pi, "pi")
+    tokens.check(anyone, "laptop")
+    tokens.check(anyone, ANY)
+    with pytest.raises(Violation, match="'pi' has a token of its own; the shared one does not admit it"):
+        tokens.check(anyone, "pi")
+    tokens.revoke("pi")
+    tokens.check(anyone, "pi")
+
+
 def test_a_revoked_token_admits_nobody() -> None:
     tokens = Tokens()
     pi, laptop = tokens.issue("pi"), tokens.issue("laptop")

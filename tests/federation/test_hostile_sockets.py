@@ -6,8 +6,10 @@ import asyncio
 import os
 import random
 import struct
+import time
 
 import numpy as np
+import pytest
 from parents import ARCHITECTURE, TOKEN, make_courier, make_hub, serving, to_bytes
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, WebSocketException
@@ -171,7 +173,7 @@ def test_bytes_that_are_no_websocket_and_oversized_frames() -> None:
 
 def test_slow_connections_are_ended() -> None:
     """One that says nothing, one that drips its hello, one that stalls inside a message after it."""
-    hub: Hub = make_hub(64, limits=Limits(hello_seconds=0.5, stall_seconds=0.5))
+    hub: Hub = make_hub(64, limits=Limits(hello_seconds=2.0, stall_seconds=0.5))
 
     async def silent(url: str) -> str:
         async with connect(url, proxy=None, compression=None) as connection:
@@ -213,6 +215,28 @@ def test_slow_connections_are_ended() -> None:
     with serving(hub) as url:
         assert asyncio.run(main(url)) == ["slow", "slow", "slow"]
     assert hub.open == hub.greeting == 0 and hub.guard.refused["slow"] == 3
+
+
+@pytest.mark.parametrize("upgrades", [False, True])
+def test_the_opening_handshake_and_the_hello_have_one_deadline(upgrades: bool) -> None:
+    """Time that the first has used is missing from the second."""
+    hub: Hub = make_hub(64, limits=Limits(hello_seconds=3.0))
+
+    async def main(url: str) -> float:
+        reader, writer = await asyncio.open_connection(*address_of(url.removeprefix("ws://")))
+        began = time.monotonic()
+        await asyncio.sleep(2.0)
+        writer.write(UPGRADE if upgrades else b"GET / HTTP/1.1\r\n")
+        said = b""
+        while b'"slow"' not in said and (chunk := await asyncio.wait_for(reader.read(1000), 20.0)):
+            said += chunk
+        writer.close()
+        assert upgrades == (b"101 Switching" in said)
+        return time.monotonic() - began
+
+    with serving(hub) as url:
+        assert 2.5 < asyncio.run(main(url)) < 4.5
+    assert hub.guard.refused["slow"] == upgrades
 
 
 async def reason(connection: ClientConnection) -> str:

@@ -9,6 +9,7 @@ from parents import ARCHITECTURE, TOKEN, Wire, connected, make_courier, make_hub
 from shoal.federation import state, wire
 from shoal.federation.courier import Courier, Exchanged, Update
 from shoal.federation.guard import Limits
+from shoal.federation.hub import AWAY, Consistency
 from shoal.federation.ledger import updates_of
 from shoal.federation.normaliser import Counts
 from shoal.federation.wire import Part, Violation
@@ -183,6 +184,23 @@ def test_pulls_and_requests_for_the_status_are_limited() -> None:
     assert hub.guard.refused == {"rate": 4} and not hub.guard.strikes
 
 
+@pytest.mark.parametrize("consistency", ["lock", "hogwild"])
+def test_a_push_without_a_reserved_version_is_put_off_until_the_next_checkpoint(consistency: Consistency) -> None:
+    hub = make_hub(consistency=consistency)
+    made = connected(hub)
+    assert exchange(made, np.ones(8)).applied
+    hub.state = hub.state._replace(ceiling=hub.state.version + 1)
+    before = hub.state
+    answer = made.request(*made.courier.push(Update(np.full(8, 2.0, np.float32), 1, steps=3)))
+    assert answer is not None and answer.header.reason == "rate" and not answer.header.fatal
+    assert "checkpoint" in answer.header.message and answer.header.retry_after > 0
+    assert made.courier.refused(answer.header) is None and made.courier.open, "it may be repeated"
+    assert hub.state is before and not hub.guard.strikes
+    hub.stored(hub.checkpoint())
+    answer = made.request(*made.courier.repeat())
+    assert answer is not None and made.courier.answered(answer).applied and hub.state.steps == 3
+
+
 def test_the_weights_that_reached_the_goal_are_a_version_but_no_update() -> None:
     hub = make_hub()
     made = connected(hub)
@@ -231,10 +249,71 @@ def test_too_many_connections_are_refused() -> None:
 
 def test_the_number_of_names_is_limited() -> None:
     hub = make_hub(limits=Limits(children=2))
-    for name in ("a", "b"):
-        connected(hub, name).close()
+    made = [connected(hub, name) for name in ("a", "b")]
     assert Wire(hub, make_courier("c")).join().header.reason == "full"
-    assert isinstance(Wire(hub, make_courier("a")).join().header, wire.Welcome)
+    for each in made:
+        exchange(each, np.ones(8))
+        each.close()
+    assert Wire(hub, make_courier("c")).join().header.reason == "full"
+    assert Wire(hub, make_courier("a")).join().header.sequence == 1
+
+
+def test_names_that_left_without_a_push_make_room_and_the_others_keep_their_sequence() -> None:
+    """A process without a name gets a new one at each start."""
+    hub = make_hub(limits=Limits(children=3, strikes=5))
+    pushed, struck = connected(hub, "pushed"), connected(hub, "struck")
+    exchange(pushed, np.ones(8))
+    hub.guard.count(Violation("magnitude", "x"), "struck")
+    pushed.close()
+    struck.close()
+    for number in range(5):
+        connected(hub, f"start-{number}").close()
+        hub.tick(1000.0 * number)
+    assert set(hub.state.children) == {"pushed", "struck", "start-4"}
+    restored = make_hub(limits=Limits(children=3), start=state.from_arrays(hub.checkpoint()))
+    restored.recount(hub.counts())
+    for each in (hub, restored):
+        for name in ("new", "newer"):
+            made = connected(each, name)
+            assert set(each.state.children) == {"pushed", "struck", name}
+            assert set(each.counts()["bytes"]) <= {"pushed", "struck", name} and each.guard.strikes["struck"] == 1
+            if name == "new":
+                made.close()
+        assert Wire(each, make_courier("another")).join().header.reason == "full", "that one is connected"
+        assert Wire(each, make_courier("pushed")).join().header.sequence == 1
+        made.close()
+
+
+def test_reference_copies_are_dropped_some_time_after_a_child_left() -> None:
+    hub = make_hub(1000)
+    hub.tick(0.0)
+    made = connected(hub, encoding="int8")
+    rng = np.random.default_rng(0)
+    exchange(made, rng.normal(size=1000))
+    sent = hub.links("one").bytes_up
+    courier = made.courier
+    for left, kept in ((10.0, True), (1000.0, False)):
+        hub.tick(left)
+        made.close()
+        hub.tick(left + AWAY - 1.0)
+        assert hub.links("one").up is not None and hub.links("one").down is not None
+        if not kept:
+            hub.tick(left + AWAY)
+            assert hub.links("one").up is None and hub.links("one").down is None and hub.links("one").bytes_up > sent
+        made = Wire(hub, courier)
+        made.join()
+        hub.tick(left + AWAY + 1.0)
+        assert kept == (hub.links("one").up is not None)
+        push = courier.push(Update(rng.normal(size=1000).astype(np.float32), hub.state.version))
+        answer = made.request(*push)
+        assert answer is not None
+        if not kept:
+            assert answer.header.reason == "reference"
+            again = courier.refused(answer.header)
+            assert again is not None
+            answer = made.request(*again)
+        assert answer is not None and courier.answered(answer).applied
+    assert hub.state.pushes == 3
 
 
 def test_too_many_pushes_are_put_off() -> None:

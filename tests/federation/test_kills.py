@@ -30,6 +30,7 @@ PATIENCE = 180.0  # seconds for what is certain to come, on however busy a machi
 RUN = ["--algo", "a2c", "--net.hidden", "4", "--steps", "1000000000", "--eval-episodes", "0", "--eval-every", "0"]
 RUN += ["--every-updates", "1", "--checkpoint-every", "0.2"]
 CHILD = ["--runtime", "threads", "--actors", "1", "--envs", "2"]
+WORKERS = ["--runtime", "processes", "--actors", "2", "--envs", "2"]
 
 
 class Process:
@@ -173,6 +174,29 @@ def _named(process: Process, child: str) -> int:
             if child.encode() in words and b"join" in words:
                 return pid
     return 0
+
+
+@pytest.mark.slow
+def test_a_child_with_worker_processes_is_killed_and_leaves_nothing(tmp_path: Path) -> None:
+    watched, memory = Watched(tmp_path), set(os.listdir("/dev/shm"))
+    bind = ["--bind", f"127.0.0.1:{watched.port}"]
+    with started(tmp_path, "parent", "CartPole-v1", "--out", str(watched.run), *bind, *RUN) as parent:
+        until(watched.report, parent)
+        join = ["join", watched.url, "--token-file", str(watched.run / "token"), "--name", "one", *WORKERS]
+        with started(tmp_path, *join, "--out", str(tmp_path / "child")) as child:
+            until(lambda: watched.pushes("one"), child)
+            tree = child.tree()
+            assert len(tree) == 3, child.said
+            os.kill(child.process.pid, signal.SIGKILL)
+            child.process.wait()
+            assert gone(tree)
+        until(lambda: not watched.report()["children"][0]["present"], parent)
+        tree = parent.tree()
+        parent.process.send_signal(signal.SIGTERM)
+        assert parent.process.wait(PATIENCE) == 0, parent.said
+        assert gone(tree)
+    assert set(os.listdir("/dev/shm")) <= memory
+    watched.check_consistent()
 
 
 def test_a_parent_that_is_asked_to_stop_says_so_and_goes_on_later(tmp_path: Path) -> None:

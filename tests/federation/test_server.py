@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,10 +20,11 @@ from websockets.exceptions import InvalidStatus
 from shoal.core.errors import BadInput
 from shoal.federation import client as client_module
 from shoal.federation import state, wire
-from shoal.federation.addresses import Address, address_of, check_url, fingerprint, server_tls
+from shoal.federation.addresses import Address, address_of, check_url, fingerprint, server_tls, url_of
 from shoal.federation.client import Listener, Lost, Refusal, join
 from shoal.federation.courier import Courier, Update
 from shoal.federation.guard import Limits
+from shoal.federation.hub import Hub
 from shoal.federation.server import Dialled, Server
 
 
@@ -122,6 +124,14 @@ def test_addresses_to_bind() -> None:
     for bad in ("127.0.0.1", "7777", "a:b", "127.0.0.1:70000", "ws://h:1"):
         with pytest.raises(BadInput, match="expected HOST:PORT"):
             address_of(bad)
+
+
+@pytest.mark.parametrize(
+    ("host", "shown"),
+    [("0.0.0.0", socket.gethostname()), ("::", socket.gethostname()), ("::1", "[::1]"), ("pi.local", "pi.local")],
+)
+def test_the_url_of_a_listener(host: str, shown: str) -> None:
+    assert url_of(Address(host, 0), 7777, tls=True) == f"wss://{shown}:7777"
 
 
 def test_pages_of_browsers_are_refused() -> None:
@@ -225,6 +235,60 @@ def test_a_child_that_listens_is_dialled_and_dialled_again() -> None:
     with serving(hub, address=None, children=[Dialled(urls[0], TOKEN)]):
         thread.join()
     assert hub.state.pushes == 2 and hub.state.children["far"].sequence == 2
+
+
+def test_a_listening_child_is_dialled_again_after_an_error_on_this_side(monkeypatch: pytest.MonkeyPatch) -> None:
+    hub, real, errors = make_hub(alpha=1.0), Hub.push, [MemoryError("no memory")]
+
+    def failing(*arguments: Any) -> bool:
+        if errors:
+            raise errors.pop()
+        return real(*arguments)
+
+    monkeypatch.setattr(Hub, "push", failing)
+
+    async def main() -> list[dict[str, str]]:
+        faults: list[dict[str, str]] = []
+        async with Listener(Address("127.0.0.1", 0), make_courier("far"), TOKEN) as listener:
+            async with Server(hub, None, children=[Dialled(listener.url, TOKEN)]) as server:
+                client = await listener.accept()
+                with pytest.raises(Lost):
+                    await client.push(Update(np.ones(8, np.float32), base=0))
+                accepting = asyncio.create_task(listener.accept())
+                while not accepting.done():
+                    faults.append(dict(server.faults))
+                    await asyncio.sleep(0.01)
+                assert (await accepting.result().repeat()).applied
+                await accepting.result().close()
+        return faults
+
+    faults = asyncio.run(asyncio.wait_for(main(), 60.0))
+    assert any("MemoryError: no memory" in each for seen in faults for each in seen.values())
+    assert hub.state.pushes == 1
+
+
+def test_an_error_of_a_rule_does_not_stop_the_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    hub, real, errors = make_hub(rule="fedavg"), Hub.tick, [ZeroDivisionError("division by zero")]
+    ticks: list[float] = []
+
+    def failing(self: Hub, now: float) -> None:
+        if errors:
+            raise errors.pop()
+        ticks.append(now)
+        real(self, now)
+
+    monkeypatch.setattr(Hub, "tick", failing)
+
+    async def main() -> None:
+        async with Server(hub, Address("127.0.0.1", 0)) as server:
+            while not server.faults:
+                await asyncio.sleep(0.01)
+            assert server.faults == {"hub": "ZeroDivisionError: division by zero"}
+            while not ticks:
+                await asyncio.sleep(0.01)
+            assert not server.faults
+
+    asyncio.run(asyncio.wait_for(main(), 60.0))
 
 
 def test_a_listening_child_with_another_certificate_is_named_and_not_dialled_again(pair: tuple[Path, Path]) -> None:

@@ -96,6 +96,17 @@ def test_pushes_without_steps_count_equally() -> None:
     np.testing.assert_array_equal(now.weights, np.full(4, 3.0))
 
 
+def test_a_buffer_of_changes_without_steps_counts_them_equally() -> None:
+    rule = RULES["fedbuff"](buffer=2)
+    now = state.joined(started(), "two")
+    for sequence in (1, 2):
+        now, _ = state.apply(now, rule, push(sequence, 0.0, child="two", steps=100), 0.0, by_steps=True)
+    before = now.weights
+    for sequence, value in ((1, 1.0), (2, 3.0)):
+        now, _ = state.apply(now, rule, push(sequence, value, now.version, steps=0), 1.0, by_steps=True)
+    np.testing.assert_allclose(now.weights, before + 2.0, rtol=1e-6)
+
+
 @pytest.mark.parametrize("name", ["fedavg", "diloco"])
 def test_where_children_count_equally_a_fast_one_does_too(name: str) -> None:
     own = {"rate": 1.0, "momentum": 0.0} if name == "diloco" else {}

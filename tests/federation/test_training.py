@@ -21,6 +21,7 @@ from shoal.federation.courier import Exchanged
 from shoal.federation.hub import Hub
 from shoal.federation.ledger import updates_of
 from shoal.federation.settings import FederationConfig
+from shoal.federation.state import RESERVED
 from shoal.launch.compose import make_blueprint
 
 STEPS = 6 * UNROLL * ENVS
@@ -148,6 +149,32 @@ def test_schedules_of_a_child_begin_at_the_parents_share_of_the_budget(tmp_path:
     updates = second.children["two"].result.summary["updates"]
     assert state is not None and second.parent.hub.welcome("three").spent == 1.0
     assert float(state.progress) == pytest.approx(0.25 + (updates - 1) * UNROLL * ENVS / (4 * STEPS))
+
+
+@pytest.mark.parametrize("damaged", [False, True])
+def test_versions_do_not_go_back_with_a_checkpoint_of_an_earlier_life(tmp_path: Path, damaged: bool) -> None:
+    """Resumed by name, or because all newer checkpoints are damaged."""
+    run, again = tmp_path / "run", {"env": None, "algo": None, "net": None, **resumed(tmp_path / "run")}
+
+    def lived(parent: Parent, version: int, steps: int) -> None:
+        parent.hub.state = parent.hub.state._replace(version=version, steps=steps)
+        parent.hub.stored(parent.folder.save(parent.hub, parent.ledger, 1.0))
+
+    with parent_of(run, algo=A2C, steps=STEPS) as first:
+        lived(first, 3, 8)
+        assert first.hub.state.steps == 8
+    with parent_of(None, **again) as second:
+        assert second.hub.state.version == RESERVED + 3
+        lived(second, RESERVED + 500, 16)
+    checkpoints = run / "checkpoints"
+    if damaged:
+        for step in (8, 16):
+            next(checkpoints.glob(f"step-{step}.*safetensors")).write_bytes(b"")
+    else:
+        again["resume"] = checkpoints / "step-0.json"
+    third = parent_of(None, **again)
+    assert third.hub.state.steps == 0
+    assert third.hub.state.version == 2 * RESERVED + 500 and updates_of(third.hub.state) == 0
 
 
 def test_a_resumed_parent_tells_its_children_the_same(tmp_path: Path) -> None:

@@ -201,7 +201,10 @@ def _cert(words: list[str]) -> int:
     from shoal.process.openssl import make_certificate
 
     cert, key = Path(parsed.options.get("cert", "cert.pem")), Path(parsed.options.get("key", "key.pem"))
-    names = [name for name in parsed.options.get("host", "localhost,127.0.0.1").split(",") if name]
+    hosts = parsed.options.get("host", "localhost,127.0.0.1")
+    names = [name for name in hosts.split(",") if name]
+    if not names:
+        raise BadInput(f"--host is {hosts!r}: expected at least one host name or address")
     make_certificate(cert, key, names, whole_number(parsed, "days", 365))
     print(f"certificate {cert}, key {key}", file=sys.stderr)
     print(f"fingerprint {fingerprint_of(cert)}")

@@ -28,8 +28,8 @@ class Sorted(NamedTuple):
     own: dict[str, str]  # of the command
 
 
-def sort(parsed: Words, own: Collection[str]) -> Sorted:
-    """Sort options by their reader. `BadInput` for an unknown option."""
+def sort(parsed: Words, own: Collection[str], offered: Collection[str] = ()) -> Sorted:
+    """Sort options by their reader. `BadInput` for an unknown option, with the nearest of those `offered`, by default all."""
     from shoal.experiment import AXES, Settings
     from shoal.federation.settings import FederationConfig
 
@@ -48,7 +48,7 @@ def sort(parsed: Words, own: Collection[str]) -> Sorted:
         elif name in known or (dot and axis in AXES):
             found.settings[name] = value
         else:
-            every = [f"--{one.replace('_', '-')}" for one in (*ours, *known, *own, *SHORT)]
+            every = [f"--{one.replace('_', '-')}" for one in (*own, *(offered or (*ours, *known, *SHORT)))]
             raise BadInput(f"unknown option --{flag}.{nearest(f'--{flag}', every) or ' See --help.'}")
     return found
 

@@ -7,7 +7,8 @@ from typing import Any
 
 import msgspec
 
-from shoal.cli.flags import split
+from shoal.cli.federation_flags import sort
+from shoal.cli.flags import Words, split
 from shoal.core.errors import BadInput
 
 SWITCHES = ("quiet", "json", "trust-env", "help")
@@ -51,6 +52,7 @@ def run(words: list[str]) -> int:
     token = read_token(own["token-file"])
 
     spare_memory()
+    check_names(parsed)
     from shoal.federation.child import join
 
     quiet = "quiet" in parsed.switches
@@ -74,3 +76,15 @@ def run(words: list[str]) -> int:
     if "json" in parsed.switches:
         print(msgspec.json.encode(summary).decode(), flush=True)
     return 0
+
+
+def check_names(parsed: Words) -> None:
+    """Raise `BadInput` for options that no child has, before it connects: a listening one may wait for its parent for hours."""
+    from shoal.federation.settings import OWN as CHOSEN
+
+    sort(parsed, OWN, [name.replace("_", "-") for name in CHOSEN])
+    for flag in parsed.options:
+        if flag not in OWN and flag.partition(".")[0].replace("-", "_") not in CHOSEN:
+            raise BadInput(
+                f"--{flag} is chosen by the parent; a child chooses {', '.join('--' + o for o in CHOSEN[:6])}"
+            )

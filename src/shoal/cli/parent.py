@@ -25,7 +25,8 @@ children receive the settings of `shoal train` that describe the run: algorithm,
   --cert F --key F    TLS certificate and key; `shoal federation cert` creates a pair
   --token-file T      file with the token that children must present; by default a new one, RUN/token
   --children URLS     dial these listening children (shoal join --listen) instead of listening
-  --pin FP,FP         fingerprints of their certificates, in the same order
+  --pin FP,FP         fingerprints of their certificates, in the same order, one for each; nothing between two commas for
+                      a child without
   --child-tokens NAME=T,NAME=T
                       names and token files of their own, in the same order; the others use the shared token
   --out FOLDER        the run folder; by default runs/<env>-<algo>-parent-<time>
@@ -54,9 +55,13 @@ def run(words: list[str]) -> int:
     from shoal.federation.addresses import check_url, client_tls, fingerprint_of
     from shoal.federation.parent import Parent
 
-    pins = [pin for pin in own.get("pin", "").split(",") if pin]
-    for number, url in enumerate(children):
-        client_tls(check_url(url), pins[number] if number < len(pins) else "")
+    pins = own["pin"].split(",") if "pin" in own else []
+    if "pin" in own and len(pins) != len(children):
+        raise BadInput(
+            f"--pin has {len(pins)} fingerprints for {len(children)} children; it needs one for each of --children"
+        )
+    for url, pinned in zip(children, pins or [""] * len(children), strict=True):
+        client_tls(check_url(url), pinned)
     tokens = child_tokens(own.get("child-tokens", ""), len(children))
     pin = fingerprint_of(own["cert"]) if {"cert", "key"} <= own.keys() else ""  # before anything starts
     settings, env = settings_of(sorted_.settings, own, parsed.positional)

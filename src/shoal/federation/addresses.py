@@ -6,6 +6,7 @@ import hashlib
 import hmac
 import ipaddress
 import re
+import socket
 import ssl
 from pathlib import Path
 from typing import NamedTuple
@@ -39,6 +40,16 @@ def is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return False
+
+
+def url_of(address: Address, port: int, *, tls: bool) -> str:
+    """The URL of a listener: of one that is bound to every address of the machine, with the machine's name."""
+    try:
+        everywhere = ipaddress.ip_address(address.host).is_unspecified
+    except ValueError:
+        everywhere = False
+    host = socket.gethostname() if everywhere else address.host
+    return f"{'wss' if tls else 'ws'}://{f'[{host}]' if ':' in host else host}:{port}"
 
 
 def check_bind(host: str, *, tls: bool, token: bool) -> None:

@@ -170,6 +170,10 @@ class ExchangeDriver:
             self._steps += given.steps
             self._episodes += given.episodes
             self._returns.extend(given.returns)
+            if refusal.refused.reason == "base":
+                self._base = (
+                    0  # of a parent that lost this version: the next push counts as stale, and its answer is adopted
+                )
             if not self._refused:
                 self._say(f"{refusal}; training continues")
             self._refused = True

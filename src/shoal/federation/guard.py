@@ -133,19 +133,25 @@ class Tokens:
     def check(self, secret: str, child: str) -> None:
         """Raise `Violation` unless the secret admits this child; for `ANY`, any valid secret does.
 
+        A child with a valid token of its own is admitted by that token only: holders of the shared one cannot act in its name.
         The time taken does not reveal the reason.
         """
-        given, fits, revoked = _digest(secret), False, False
+        has_own = child != ANY and any(token.child == child and not token.revoked for token in self.tokens)
+        given, fits, revoked, shared = _digest(secret), False, False, False
         for token in self.tokens:
             same = hmac.compare_digest(given, token.digest) and (child == ANY or token.child in (child, ANY))
-            fits |= same and not token.revoked
+            admits = not (has_own and token.child == ANY)
+            fits |= same and not token.revoked and admits
             revoked |= same and token.revoked
+            shared |= same and not admits
         if not fits:
             whose, missing = (
                 ("this token", "this token is not valid here")
                 if child == ANY
                 else (f"the token for {child!r}", f"no valid token for {child!r}")
             )
+            if shared:
+                raise Violation("token", f"{child!r} has a token of its own; the shared one does not admit it")
             raise Violation("token", f"{whose} was revoked" if revoked else missing)
 
 
@@ -229,6 +235,11 @@ class Guard:
     def forgive(self, child: str) -> None:
         """End a quarantine."""
         del self.strikes[child]
+
+    def forget(self, child: str) -> None:
+        """Drop the rates of a child that left; its strikes stay."""
+        for rates in (self._pushes, self._bytes, self._credit):
+            rates.pop(child, None)
 
     def pace(self, child: str, bytes_: int, now: float) -> None:
         """Raise `Violation` if the child exceeds its rate of pushes or bytes."""

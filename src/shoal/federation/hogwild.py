@@ -84,7 +84,7 @@ class Unlocked:
             raise Violation("rate", "this push is under way already", fatal=False, retry_after=AGAIN)
         before, by_weights = hub.state, hub.federation.rule.takes == "weights"
         if before.version + len(self._under_way) + 1 >= before.ceiling:
-            raise RuntimeError(f"version {before.ceiling} is not covered by a checkpoint; store one first")
+            raise state.Unreserved(f"version {before.ceiling} is not covered by a checkpoint; store one first")
         tau = state.age(before, header.base)
         share = state.share_of(before, child, header.steps) if hub.federation.by_steps else 1.0
 

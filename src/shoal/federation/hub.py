@@ -6,6 +6,7 @@ checkpoints work on such a snapshot, so no child waits for another.
 
 from __future__ import annotations
 
+import itertools
 import math
 import secrets
 from collections.abc import Callable, Mapping
@@ -27,6 +28,7 @@ from shoal.federation.state import Arrival, State
 from shoal.federation.wire import Message, Violation
 
 Consistency = Literal["lock", "hogwild"]
+AWAY = 300.0  # seconds after which the reference copies of a child that left are dropped: 8 bytes for each weight
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,6 +86,10 @@ class Hub:
         self.heard: Callable[[wire.Push], None] = lambda push: None  # called with every applied push
         self.greeted: Callable[[wire.Hello], None] = lambda hello: None  # called with every child that joins
         self._links: dict[str, Links] = {}
+        self._now = -math.inf  # at the last tick
+        # Children that left, earliest first: those whose reference copies are kept, by when they left, and the others.
+        self._left: dict[str, float] = {}
+        self._gone: dict[str, None] = dict.fromkeys(start.children)
         self._numbers = numbers
         self._scale: tuple[int, Scale] = (-1, Scale(0.0, 0.0))  # (version, scale of its weights)
         self.unlocked = Unlocked(self) if federation.consistency == "hogwild" else None
@@ -114,8 +120,43 @@ class Hub:
             retry_after=violation.retry_after,
         )
 
+    def join(self, child: str, session: Session) -> None:
+        """Note that a child has connected."""
+        self.sessions[child] = session
+        self.state = state.joined(self.state, child)
+        self._left.pop(child, None)
+        self._gone.pop(child, None)
+
+    def leave(self, child: str) -> None:
+        """Note that a child's connection has ended."""
+        del self.sessions[child]
+        self.state = state.left(self.state, child)
+        self._left[child] = self._now
+
+    def has_room(self) -> bool:
+        """Whether another child may join; one that left without ever pushing is forgotten for it, the earliest first.
+
+        A child that has pushed keeps its sequence number for ever, so that no push counts twice, and one with strikes keeps them.
+        """
+        known = self.state.children
+        if len(known) < self.guard.limits.children:
+            return True
+        for child in (*self._gone, *self._left):
+            if not known[child].pushes and not self.guard.strikes[child]:
+                self.state = state.forgotten(self.state, child)
+                self.guard.forget(child)
+                for memory in (self._links, self._left, self._gone):
+                    memory.pop(child, None)
+                return True
+        return False
+
     def tick(self, now: float) -> None:
-        """Advance the clock: rounds may end."""
+        """Advance the clock: rounds may end, and copies for children that left long ago are dropped."""
+        self._now = now
+        for child in [*itertools.takewhile(lambda name: now - self._left[name] >= AWAY, self._left)]:
+            del self._left[child]
+            self._gone[child] = None
+            self.links(child).up = self.links(child).down = None  # if it returns, weights travel in full once
         if self.stop:
             return
         self.state = state.tick(self.state, self.federation.rule, now)

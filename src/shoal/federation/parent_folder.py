@@ -155,10 +155,15 @@ class ParentFolder:
         return self._checkpoints.load(self.folder.checkpoint or "last")
 
     def restored(self) -> Restored:
-        """The parent of the last checkpoint, with a version above all versions used before."""
+        """The parent of a checkpoint, by default the last one, with a version above all versions used before.
+
+        The checkpoint may be of an earlier life, because it was named or because newer ones are damaged: the versions that any
+        checkpoint of the folder reserves may have been used since.
+        """
         loaded = self._loaded()
         check_same_spaces(self._plan, loaded.meta)
-        state = states.from_arrays(under(loaded.arrays, OURS))
+        ceilings = [int(meta.get("ceiling", 0)) for meta in self._checkpoints.metas()]
+        state = states.lifted(states.from_arrays(under(loaded.arrays, OURS)), max(ceilings, default=0))
         seconds, counts = float(loaded.meta.get("seconds", 0.0)), loaded.meta.get("counts", {})
         times = loaded.arrays["times"].tolist() if "times" in loaded.arrays else []
         return Restored(state, seconds, loaded.arrays["recent"].tolist(), times, counts)
@@ -182,6 +187,7 @@ class ParentFolder:
         arrays["times"] = np.asarray(ledger.times, np.float64)
         meta = {
             "version": updates_of(state),
+            "ceiling": states.reserved(state).ceiling,
             "env_steps": state.steps,
             "seconds": seconds,
             "episodes": state.episodes,

@@ -15,14 +15,15 @@ from websockets.asyncio.client import connect
 from websockets.asyncio.connection import Connection
 from websockets.asyncio.server import Server as Sockets
 from websockets.asyncio.server import ServerConnection, serve
-from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidMessage
+from websockets.exceptions import ConnectionClosed
 
 from shoal.core.errors import BadInput
 from shoal.federation import sockets, wire
-from shoal.federation.addresses import Address, check_bind, check_pin, check_url, client_tls
+from shoal.federation.addresses import Address, check_bind, check_pin, check_url, client_tls, url_of
 from shoal.federation.hogwild import Job
 from shoal.federation.hub import Hub
 from shoal.federation.session import Answer, Session
+from shoal.federation.state import Unreserved
 from shoal.federation.timeouts import backoff
 from shoal.federation.wire import Violation
 
@@ -62,7 +63,9 @@ class Server:
         self._limits = hub.guard.limits
         self._options = sockets.options(sockets.payload_bytes(hub.sizes), self._limits.fragment_bytes)
         full = Violation("full", f"{self._limits.greeting} connections without an opening handshake")
-        self._openings = sockets.Openings(self._limits.greeting, lambda: hub.guard.count(full))
+        self._openings = sockets.Openings(
+            self._limits.greeting, lambda: hub.guard.count(full), self._limits.hello_seconds
+        )
         self._server: Sockets | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self._averaging: set[asyncio.Task[Answer]] = set()  # pushes on other threads
@@ -74,8 +77,7 @@ class Server:
         """The URL that children dial."""
         assert self._server is not None and self._address is not None
         port = next(iter(self._server.sockets)).getsockname()[1]
-        host = f"[{self._address.host}]" if ":" in self._address.host else self._address.host
-        return f"{'wss' if self._tls else 'ws'}://{host}:{port}"
+        return url_of(self._address, port, tls=self._tls is not None)
 
     async def __aenter__(self) -> Self:
         if self._address is not None:
@@ -87,7 +89,7 @@ class Server:
                     self._address.port,
                     ssl=self._tls,
                     origins=[None],  # web pages in a browser may not join
-                    open_timeout=self._limits.hello_seconds,
+                    open_timeout=None,  # `Openings` cuts off what is late, counted from the beginning of TLS
                     server_header=None,
                     backlog=1024,
                     create_connection=self._openings.kind(),
@@ -121,19 +123,20 @@ class Server:
             try:
                 self.hub.tick(self._clock())
                 self.faults.pop("hub", None)
-            except RuntimeError as error:  # all reserved versions are used until the next checkpoint: try again
+            except Unreserved as error:  # the next checkpoint may be stored by then: try again
                 self.faults["hub"] = str(error)
+            except Exception as error:  # also of a rule: rounds of other children may still end
+                self.faults["hub"] = f"{type(error).__name__}: {error}"
 
     async def _accepted(self, connection: ServerConnection) -> None:
-        self._openings.finished(connection)
-        await self._attend(connection)
+        await self._attend(connection, self._openings.finished(connection))
 
-    async def _attend(self, connection: Connection) -> None:
-        """Serve one connection from beginning to end."""
+    async def _attend(self, connection: Connection, began: float) -> None:
+        """Serve one connection, which began at this time of the loop, to its end."""
         closing: list[asyncio.Task[None]] = []
 
-        def ended(reason: str, answer: Answer | None) -> None:
-            closing.append(asyncio.create_task(self._last_words(connection, answer or Answer(None), reason)))
+        def ended(reason: str, answer: Answer) -> None:
+            closing.append(asyncio.create_task(self._last_words(connection, answer, reason)))
 
         try:
             session = self.hub.session(ended)
@@ -142,7 +145,7 @@ class Server:
             await self._last_words(connection, Answer(wire.pieces(refused), True), violation.reason)
             return
         try:
-            await self._converse(connection, session)
+            await self._converse(connection, session, began + self._limits.hello_seconds)
         except (ConnectionClosed, ConnectionError):
             pass  # the child may return; its last push counts if it was applied
         except TimeoutError:
@@ -152,12 +155,11 @@ class Server:
             await self._last_words(connection, session.refuse(violation), violation.reason)
         finally:
             session.closed_by_peer()
-            reason = sockets.OVER if self.hub.stop else ""
-            await asyncio.gather(connection.close(1000, reason), *closing, return_exceptions=True)
+            await asyncio.gather(*closing, return_exceptions=True)  # first, since only the first close tells its reason
+            await connection.close(1000, sockets.OVER if self.hub.stop else "")
 
-    async def _converse(self, connection: Connection, session: Session) -> None:
+    async def _converse(self, connection: Connection, session: Session, deadline: float) -> None:
         limits, loop = self._limits, asyncio.get_running_loop()
-        deadline = loop.time() + limits.hello_seconds
         while not session.closed:
             left = max(0.0, deadline - loop.time())
             if session.greeting:
@@ -168,8 +170,9 @@ class Server:
             answer = verdict if isinstance(verdict, Answer) else await self._answered(session)
             if answer.message is not None:
                 await sockets.send(connection, answer.message, limits.stall_seconds)
-            if answer.close:
-                await connection.close(sockets.POLICY if answer.message is not None else 1000)
+                if answer.close:
+                    await connection.close(sockets.POLICY)
+            if answer.close:  # without a message the child left, or the hub ended the session, and `_attend` says why
                 return
 
     async def _answered(self, session: Session) -> Answer:
@@ -211,11 +214,11 @@ class Server:
                     await sockets.send(connection, wire.pieces(call), self._limits.stall_seconds)
                     attempt = 0
                     self.faults.pop(child.url, None)
-                    await self._attend(connection)
+                    await self._attend(connection, asyncio.get_running_loop().time())
             except BadInput as error:  # a wrong pin or URL: dialling again would not help
                 self.faults[child.url] = str(error)
                 return
-            except (OSError, TimeoutError, ConnectionClosed, InvalidHandshake, InvalidMessage) as error:
-                self.faults[child.url] = f"{type(error).__name__}: {error}"  # it may not be up yet: dial again
+            except Exception as error:  # it may not be up yet, or one of its pushes could not be handled: dial again
+                self.faults[child.url] = f"{type(error).__name__}: {error}"
             await asyncio.sleep(backoff(attempt, generator))
             attempt += 1

@@ -5,15 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
-from shoal.federation import state, wire
+from shoal.federation import wire
 from shoal.federation.guard import ANY, Bucket
 from shoal.federation.hogwild import Job
 from shoal.federation.protocol import ParentSide, Stage
+from shoal.federation.state import Unreserved
 from shoal.federation.wire import Buffer, Message, Reason, Violation
 
 if TYPE_CHECKING:
     from shoal.federation.hub import Hub
 
+AGAIN = 1.0  # seconds after which a child repeats a push for which no version is reserved
+SUPERSEDED = "a newer connection of this child took its place"
 REPORTED = 128  # children listed in a status message; even with the longest names they fit into 64 KiB
 
 
@@ -25,7 +28,7 @@ class Answer(NamedTuple):
 
 
 # Called when the hub ends a connection, with the reason and the last answer to send.
-Ended = Callable[[Reason, Answer | None], None]
+Ended = Callable[[Reason, Answer], None]
 
 
 class Session:
@@ -74,6 +77,9 @@ class Session:
             return self._pushed(header, False) if job is None else job
         except Violation as violation:
             return self.refuse(violation, header.sequence if isinstance(header, wire.Push) else None)
+        except Unreserved as error:
+            assert isinstance(header, wire.Push)
+            return self.refuse(Violation("rate", str(error), fatal=False, retry_after=AGAIN), header.sequence)
 
     def end(self, job: Job) -> Answer:
         """Count the push of a finished job, even if the connection was lost; the answer to it."""
@@ -108,8 +114,7 @@ class Session:
         if self._hello is None:
             hub.greeting -= 1
         elif hub.sessions.get(self._hello.child) is self:
-            del hub.sessions[self._hello.child]
-            hub.state = state.left(hub.state, self._hello.child)
+            hub.leave(self._hello.child)
         self._side.close()
 
     def _answer(self, message: Message, now: float) -> Answer:
@@ -159,14 +164,14 @@ class Session:
             raise Violation(
                 "architecture", f"architecture {hello.architecture!r}; this run has {federation.architecture!r}"
             )
-        known = hub.state.children
-        if not hello.watches and hello.child not in known and len(known) >= hub.guard.limits.children:
-            raise Violation("full", f"{len(known)} children are known; no other can join")
         if hello.encoding == "float64":
             raise Violation("encoding", "weights travel as float32, float16 or int8")
         before = None if hello.watches else hub.sessions.get(hello.child)
         if before is not None and before.is_newer_than(hello):
-            raise Violation("superseded", "a newer connection of this child took its place")
+            raise Violation("superseded", SUPERSEDED)
+        known = hub.state.children
+        if not hello.watches and hello.child not in known and not hub.has_room():
+            raise Violation("full", f"{len(known)} children are known; no other can join")
         hub.greeting -= 1
         self._hello = hello
         self._side.welcomed(hello)
@@ -175,8 +180,7 @@ class Session:
         else:
             if before is not None:
                 before.supersede()
-            hub.sessions[hello.child] = self
-            hub.state = state.joined(hub.state, hello.child)
+            hub.join(hello.child, self)
             hub.greeted(hello)
         return Answer(wire.pieces(hub.welcome(hello.child)))
 
@@ -186,9 +190,14 @@ class Session:
         return mine is not None and bool(mine.life) and mine.life == hello.life and mine.attempt > hello.attempt
 
     def supersede(self) -> None:
-        """Close, because a newer connection of the same child replaces this one; later messages here are dropped."""
+        """Close, because a newer connection of the same child replaces this one; later messages here are dropped.
+
+        A process that does not hear of it connects again, and takes the place of its successor. It is told by a message too, since
+        WebSocket closes without a reason while a long answer is being sent.
+        """
         self._side.close()
-        self._ended("superseded", None)
+        refused = wire.Refused(reason="superseded", message=SUPERSEDED, fatal=True)
+        self._ended("superseded", Answer(wire.pieces(refused), True))
 
     def expel(self, refused: wire.Refused) -> None:
         """End this connection with the refusal of a push that did not come over it."""

@@ -18,31 +18,45 @@ OVER = "over"  # reason with which a parent that has ended the training closes a
 
 
 class Openings:
-    """Limits connections that have not finished the opening handshake: beyond `most` of them, new ones are cut off."""
+    """Limits connections that have not finished the opening handshake: beyond `most` of them, new ones are cut off.
 
-    def __init__(self, most: int, cut: Callable[[], None] = lambda: None) -> None:
-        self._most, self._cut = most, cut
-        self._open: set[ServerConnection] = set()
+    So are those that have not finished it `seconds` after the socket was accepted, TLS included.
+    """
 
-    def finished(self, connection: ServerConnection) -> None:
-        """Count a connection no longer. Without this call it counts until it is closed."""
-        self._open.discard(connection)
+    def __init__(self, most: int, cut: Callable[[], None] = lambda: None, seconds: float | None = None) -> None:
+        self._most, self._cut, self._seconds = most, cut, seconds
+        self._open: dict[ServerConnection, tuple[float, asyncio.TimerHandle | None]] = {}
+
+    def finished(self, connection: ServerConnection) -> float:
+        """Count a connection no longer; the loop's time at which its socket was accepted. Without this call it counts until it
+        is closed."""
+        began, timer = self._open.pop(connection, (asyncio.get_running_loop().time(), None))
+        if timer is not None:
+            timer.cancel()
+        return began
 
     def kind(self) -> type[ServerConnection]:
         """The class of the server's connections."""
         openings = self
 
         class Counted(ServerConnection):
+            def __init__(self, *arguments: Any, **options: Any) -> None:
+                super().__init__(*arguments, **options)
+                self._began = self.loop.time()  # a connection is made when its socket is accepted, before TLS
+
             def connection_made(self, transport: asyncio.BaseTransport) -> None:
                 super().connection_made(transport)
                 if len(openings._open) >= openings._most:
                     openings._cut()
                     self.transport.abort()
-                else:
-                    openings._open.add(self)
+                    return
+                timer = None
+                if openings._seconds is not None:
+                    timer = self.loop.call_at(self._began + openings._seconds, self.transport.abort)
+                openings._open[self] = self._began, timer
 
             def connection_lost(self, exc: Exception | None) -> None:
-                openings._open.discard(self)
+                openings.finished(self)
                 super().connection_lost(exc)
 
         return Counted

@@ -22,6 +22,10 @@ from shoal.federation.wire import Violation
 RESERVED = 1 << 20  # versions that a checkpoint reserves
 
 
+class Unreserved(RuntimeError):
+    """All versions that the last checkpoint reserved are used: nothing changes before the next one is stored."""
+
+
 class Child(NamedTuple):
     """The parent's record of a child."""
 
@@ -111,6 +115,12 @@ def left(state: State, name: str) -> State:
     return state if known is None else _with_child(state, name, known._replace(present=False))
 
 
+def forgotten(state: State, name: str) -> State:
+    """The state without a child that left and never pushed."""
+    assert not state.children[name].present and not state.children[name].sequence, name
+    return state._replace(children={other: child for other, child in state.children.items() if other != name})
+
+
 def is_new(state: State, name: str, sequence: int) -> bool:
     """Whether a push is not applied yet. A child may repeat only its last push; an older one is refused."""
     last = state.children.get(name, Child()).sequence
@@ -190,7 +200,7 @@ def _stepped(state: State, step: Step) -> State:
     if step.parent is None:
         return state._replace(memory=step.memory)
     if state.version + 1 >= state.ceiling:
-        raise RuntimeError(f"version {state.version + 1} is not covered by a checkpoint; store one first")
+        raise Unreserved(f"version {state.version + 1} is not covered by a checkpoint; store one first")
     weights = step.parent
     weights.setflags(write=False)
     moments = {
@@ -236,6 +246,14 @@ class _Saved(msgspec.Struct, frozen=True, kw_only=True):
 def reserved(state: State) -> State:
     """The state that may continue once its checkpoint is stored."""
     return state._replace(ceiling=state.version + RESERVED)
+
+
+def lifted(state: State, ceiling: int) -> State:
+    """A restored state whose version is at least `ceiling`, since other checkpoints have reserved versions up to there."""
+    if ceiling <= state.version:
+        return state
+    jumps = (*state.jumps[:-1], (state.jumps[-1][0], ceiling))
+    return state._replace(version=ceiling, ceiling=ceiling, jumps=jumps)
 
 
 def to_arrays(state: State) -> dict[str, np.ndarray]:

@@ -190,6 +190,10 @@ class Checkpoints:
         """The steps of all checkpoints with an intact manifest, newest first."""
         return [m.step for m in self._manifests(quiet=True)]
 
+    def metas(self) -> list[dict[str, Any]]:
+        """The `meta` of all checkpoints with an intact manifest, newest first."""
+        return [m.meta for m in self._manifests(quiet=True)]
+
     def load(self, which: str | int | Path = "last") -> Loaded:
         """Load a checkpoint: `last`, `best`, a step, or a path (to either file).
 

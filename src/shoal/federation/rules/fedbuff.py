@@ -9,7 +9,7 @@ from typing import ClassVar
 import numpy as np
 
 from shoal.core.errors import BadInput
-from shoal.federation.rules.rule import Contribution, Memory, Step, weighted_mean
+from shoal.federation.rules.rule import Contribution, Memory, Step, some, weighted_mean
 from shoal.federation.rules.staleness import discount
 from shoal.federation.wire import Adopts, Takes
 
@@ -63,7 +63,7 @@ class FedBuff:
         got = (*memory.pending, one)
         if len(got) < self.buffer:
             return Step(None, memory._replace(pending=got))
-        shares = [c.share for c in got]
+        shares = some([c.share for c in got])
         after = fedbuff(parent, [c.vector for c in got], [c.staleness for c in got], shares, self.rate)
         return Step(after, Memory(), tuple((c, c.share / sum(shares)) for c in got))
 

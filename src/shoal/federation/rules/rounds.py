@@ -15,7 +15,7 @@ from typing import ClassVar
 import numpy as np
 
 from shoal.core.errors import BadInput
-from shoal.federation.rules.rule import Contribution, Memory, Step
+from shoal.federation.rules.rule import Contribution, Memory, Step, some
 from shoal.federation.wire import Adopts, Takes
 
 Average = Callable[[tuple[Contribution, ...]], np.ndarray]
@@ -60,7 +60,7 @@ def shares_of(pending: tuple[Contribution, ...]) -> list[float]:
     """Weights of contributions in the average of their round: environment steps where they count by them."""
     if any(one.steps for one in pending):
         return [float(one.steps) for one in pending]
-    return [one.share for one in pending] if any(one.share for one in pending) else [1.0] * len(pending)
+    return some([one.share for one in pending])
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -109,6 +109,11 @@ def weighted_mean(vectors: list[np.ndarray], shares: list[float]) -> np.ndarray:
     return out
 
 
+def some(shares: list[float]) -> list[float]:
+    """These shares, or equal ones if all are 0, as those of pushes without environment steps are: a mean needs a weight."""
+    return shares if any(shares) else [1.0] * len(shares)
+
+
 def columns(size: int) -> Iterator[slice]:
     """Slices that cover a vector of this size."""
     return (slice(at, min(at + COLUMNS, size)) for at in range(0, size, COLUMNS))
