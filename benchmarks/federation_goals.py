@@ -160,7 +160,7 @@ def federation_solve(quick: bool) -> Result:
 
 
 def federation_speedup(quick: bool) -> Result:
-    """LunarLander-v3, A2C on shared weights, alpha .5 and beta .5, 10 seeds: seconds from the first push until the parent's weights
+    """LunarLander-v3, A2C on shared weights, alpha .9 and beta .5, 10 seeds: seconds from the first push until the parent's weights
     reach 200 greedily three times in a row, with two children of one core each and with one child of one core.
 
     Both arms pay alike. A child of either arm has one core (cpu affinity) and the tuned schedule of 1.5 million steps, its whole
@@ -175,7 +175,7 @@ def federation_speedup(quick: bool) -> Result:
     rows, times = [], {1: [], 2: []}
     for seed in range(1 if quick else 10):
         for count in (1, 2):
-            words = [LUNAR, "--algo", "a2c", "--topology", "shared_params", "--alpha", "0.5", "--beta", "0.5"]
+            words = [LUNAR, "--algo", "a2c", "--topology", "shared_params", "--alpha", "0.9", "--beta", "0.5"]
             words += ["--eval-every", "0", "--eval-episodes", "5", "--path-every", str(every * count)]
             words += ["--expect", str(count), "--steps", str(budget * count), "--schedule-steps", str(budget)]
             with Served(*words, "--seed", str(seed), cores=cores[:count]) as parent:

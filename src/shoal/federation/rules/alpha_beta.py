@@ -34,7 +34,7 @@ class AlphaBeta:
     adopts: ClassVar[Adopts] = "always"
     quorum: ClassVar[int] = 1
 
-    alpha: float = 0.5
+    alpha: float = 0.9
     """How far the parent moves towards the child at every push, in [0, 1]."""
     beta: float = 0.5
     """How far the child then moves towards the parent, in [0, 1]; 0 keeps children independent of each other."""
