@@ -25,6 +25,7 @@ from shoal.federation.datagrams import BURST, DatagramClient, DatagramHub, Datag
 from shoal.federation.guard import Limits
 from shoal.federation.link import Link
 from shoal.federation.serving import Serving
+from shoal.federation.session import Answer
 from shoal.federation.slicing import DOWN, SLICE, UP, Gathering, key_of, refusal, refused_by, slices
 from shoal.federation.tally import Totals
 from shoal.federation.timeouts import AdaptiveTimeout, Patience
@@ -367,7 +368,7 @@ def test_every_step_counts_once_over_a_link_that_loses_datagrams_and_connections
             for number in range(1, 13):
                 shares[way] = float(number % 4 in (0, 3))
                 if number % 4 == 0 and number < 12:
-                    serving.call(lambda: inner.sessions["one"]._ended("slow", None))
+                    serving.call(lambda: inner.sessions["one"]._ended("slow", Answer(None)))
                 link.give(Update(np.ones(8, np.float32), base=inner.state.version, steps=number, episodes=1))
                 assert link.take(60.0) is not None
             assert link.rejoined == 2
