@@ -37,7 +37,7 @@ def token(tmp_path: Path) -> str:
 
 @pytest.mark.parametrize("rule", ["alpha_beta", "staleness"])
 def test_it_joins_pulls_and_pushes(rule: str, token: str) -> None:
-    hub = make_hub(1000, rule=rule)
+    hub = make_hub(1000, rule=rule, alpha=0.5 if rule == "alpha_beta" else 0.6)
     start = hub.state.weights
     with serving(hub) as url:
         done = node(url, token, "node-child", "4")

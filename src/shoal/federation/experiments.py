@@ -100,7 +100,7 @@ class VariantsConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
-class LaneGridConfig:
+class GridConfig:
     """Federations over a grid of alpha and beta, as lanes of one compiled function: environments that are written in JAX."""
 
     envs: dict[str, int]
@@ -181,7 +181,7 @@ def grid(size: Mapping[str, Any], folder: Path, tell: Tell) -> dict[str, Any]:
     from shoal.federation.lanes import Lanes
     from shoal.federation.rules.alpha_beta import AlphaBeta
 
-    config = build(LaneGridConfig, size)
+    config = build(GridConfig, size)
     pairs = [(alpha, beta) for alpha in config.alphas for beta in config.betas]
     rows: list[dict[str, Any]] = []
     for place, (env, steps) in enumerate(config.envs.items()):
